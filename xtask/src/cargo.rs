@@ -1,0 +1,100 @@
+//! How cargo is called, and what its test runs say.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+
+use crate::runner::Step;
+
+/// The profile every test is built with: optimised, with assertions and overflow checks.
+pub(crate) const PROFILE: &str = "verify";
+
+/// Cargo in the workspace's folder, without colours, with the toolchain that runs this task.
+pub(crate) fn command(step: &Step<'_>) -> Command {
+    let mut command = plain(step.root);
+    command.env("CARGO_TERM_COLOR", "never").env("RUST_BACKTRACE", "1");
+    command
+}
+
+fn plain(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    // What `cargo run` told this task about its own package would look like settings to build scripts.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST") || text == "CARGO_BIN_NAME" {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// Runs cargo in the foreground, with the terminal; returns whether it succeeded.
+///
+/// # Errors
+///
+/// If it cannot be started.
+pub(crate) fn pass_through(root: &Path, arguments: &[&str], rest: &[String]) -> anyhow::Result<bool> {
+    let status = plain(root).args(arguments).args(rest).status().context("failed to start cargo")?;
+    Ok(status.success())
+}
+
+/// How many tests a run of `cargo test` did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct TestCount {
+    /// Executables and documentation suites that ran at least one test.
+    pub(crate) suites: u32,
+    /// Tests that passed.
+    pub(crate) passed: u32,
+    /// Tests marked `#[ignore]`.
+    pub(crate) ignored: u32,
+}
+
+/// Runs `cargo test` with `arguments`, through to the last suite even if one fails.
+///
+/// # Errors
+///
+/// If a test fails, or none ran at all; `command` as of [`Step::run`].
+pub(crate) fn test(step: &Step<'_>, arguments: &[&str]) -> anyhow::Result<String> {
+    let output = step.capture(command(step).args(["test", "--locked", "--no-fail-fast"]).args(arguments));
+    // On failure too: the end of the log should be the tests' own words.
+    let path = step.output_path();
+    step.log(std::fs::read_to_string(&path).unwrap_or_default());
+    let count = count_tests(&output?);
+    ensure!(count.passed > 0, "no test ran");
+    if count.ignored > 0 {
+        step.notice(format!("{} tests are marked as ignored and did not run", count.ignored));
+    }
+    Ok(format!("{} tests in {} suites", count.passed, count.suites))
+}
+
+fn count_tests(output: &str) -> TestCount {
+    let mut count = TestCount::default();
+    for line in output.lines().filter_map(|line| line.trim().strip_prefix("test result: ")) {
+        let number = |word: &str| -> u32 {
+            line.split([';', '.'])
+                .find_map(|part| part.trim().strip_suffix(word)?.trim().parse().ok())
+                .unwrap_or_default()
+        };
+        count.suites += u32::from(number("passed") > 0);
+        count.passed += number("passed");
+        count.ignored += number("ignored");
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_results_of_all_suites_are_added_up() {
+        let output = "running 3 tests\n\
+            test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+            test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+            test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 1.20s\n";
+        assert_eq!(count_tests(output), TestCount { suites: 2, passed: 42, ignored: 1 });
+        assert_eq!(count_tests("error: could not compile"), TestCount::default());
+    }
+}

@@ -1,0 +1,86 @@
+//! The table of phases: what the whole check consists of.
+//!
+//! Owns: names, order, lanes and limits. To add a phase, add a row: order matters within a lane, and a phase needs only
+//! phases above it. What a phase does stands in a module of its own unless it is one call.
+
+use anyhow::ensure;
+
+use crate::cargo::{self, PROFILE};
+use crate::runner::{Lane, Phase, Step};
+use crate::{deny, deploy, platforms, purity, unsafe_list};
+
+/// All phases. Limits are some ten times what a phase takes on two cores: they end what hangs, they measure nothing.
+pub(crate) fn table() -> Vec<Phase> {
+    use Lane::{Build, Run};
+    let row = |name, lane, needs, limit_minutes, run, about| Phase { name, about, lane, needs, limit_minutes, run };
+    vec![
+        row("fmt", Run, &[], 5, fmt, "the source is formatted by rustfmt"),
+        row("unsafe", Run, &[], 5, unsafe_modules, "`unsafe` stands only in the listed modules"),
+        row("purity", Run, &[], 10, pure_crates, "crates of rules and bytes reach no clock, socket, file, SQL or HTTP"),
+        row("deny", Run, &[], 20, deny::check, "licences, banned crates and sources; planted violations are refused"),
+        row("build", Build, &[], 30, build, "everything compiles as it is tested: optimised, with assertions"),
+        row("tests", Run, &["build"], 30, tests, "unit and integration tests of all crates, over real sockets"),
+        row("xtask", Build, &[], 20, own_tests, "the checks themselves: each finds a planted violation"),
+        row("clippy", Build, &[], 20, clippy, "no warning from the compiler or clippy in any target"),
+        row("docs", Build, &[], 20, docs, "the documentation builds, without broken links"),
+        row("platforms", Build, &[], 20, platforms::check, "the program type-checks for kqueue platforms"),
+        row("units", Run, &["build"], 5, deploy::units, "systemd accepts the units, and rates them as protected"),
+        row("container", Run, &[], 30, deploy::container, "the container image builds, where a builder exists"),
+    ]
+}
+
+fn fmt(step: &Step<'_>) -> anyhow::Result<String> {
+    step.run(cargo::command(step).args(["fmt", "--all", "--check", "--", "--color", "never"]))?;
+    Ok(String::new())
+}
+
+fn unsafe_modules(step: &Step<'_>) -> anyhow::Result<String> {
+    let found = unsafe_list::violations(step.root, unsafe_list::UNSAFE_MODULES)?;
+    report(step, &found)?;
+    Ok(format!("{} modules listed", unsafe_list::UNSAFE_MODULES.len()))
+}
+
+fn pure_crates(step: &Step<'_>) -> anyhow::Result<String> {
+    let mut metadata = cargo::command(step);
+    metadata.args(["metadata", "--format-version", "1", "--all-features", "--locked"]);
+    let (found, count) = purity::violations(&step.capture(&mut metadata)?)?;
+    report(step, &found)?;
+    ensure!(count > 0, "no crate of rules was found");
+    Ok(format!("{count} crates"))
+}
+
+fn report(step: &Step<'_>, found: &[String]) -> anyhow::Result<()> {
+    for line in found {
+        step.log(line);
+    }
+    ensure!(found.is_empty(), "{} violations, the first: {}", found.len(), found[0]);
+    Ok(())
+}
+
+fn build(step: &Step<'_>) -> anyhow::Result<String> {
+    let arguments = ["test", "--locked", "--workspace", "--exclude", "xtask", "--profile", PROFILE, "--no-run"];
+    step.run(cargo::command(step).args(arguments))?;
+    Ok(String::new())
+}
+
+fn tests(step: &Step<'_>) -> anyhow::Result<String> {
+    cargo::test(step, &["--workspace", "--exclude", "xtask", "--profile", PROFILE])
+}
+
+fn own_tests(step: &Step<'_>) -> anyhow::Result<String> {
+    // In the profile this program is already built with: its dependencies are there.
+    cargo::test(step, &["--package", "xtask"])
+}
+
+fn clippy(step: &Step<'_>) -> anyhow::Result<String> {
+    let arguments = ["clippy", "--locked", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
+    step.run(cargo::command(step).args(arguments))?;
+    Ok(String::new())
+}
+
+fn docs(step: &Step<'_>) -> anyhow::Result<String> {
+    let mut doc = cargo::command(step);
+    doc.args(["doc", "--locked", "--workspace", "--no-deps", "--document-private-items"]);
+    step.run(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
+    Ok(String::new())
+}
