@@ -306,8 +306,24 @@ mod tests {
     fn words_alone_or_followed_by_garbage() {
         all(
             &[
-                "put", "peek", "delete", "release", "bury", "kick", "kick-job", "touch", "use", "watch", "ignore", "",
-                " use a", "Use a", "nonsense", "list-tube", "peek-", "kick-jobs 1",
+                "put",
+                "peek",
+                "delete",
+                "release",
+                "bury",
+                "kick",
+                "kick-job",
+                "touch",
+                "use",
+                "watch",
+                "ignore",
+                "",
+                " use a",
+                "Use a",
+                "nonsense",
+                "list-tube",
+                "peek-",
+                "kick-jobs 1",
             ],
             LineError::UnknownCommand,
         );

@@ -1,0 +1,62 @@
+//! Beginning and end of a client session.
+
+use super::{Engine, Outbox, Timer, Turn};
+use crate::Now;
+use crate::journal::Journal;
+use crate::planted::{self, Bug};
+use crate::session::{Session, SessionId};
+use tubes_protocol::Reply;
+
+impl Engine {
+    /// A session begins; it uses and watches `default`.
+    pub fn connect(&mut self) -> SessionId {
+        let default = &mut self.tubes[self.default_tube];
+        default.using_count += 1;
+        default.watching_count += 1;
+        self.total_connections += 1;
+        SessionId(self.sessions.insert(Session::new(self.default_tube)))
+    }
+
+    /// Whether a reserve of the session waits; its later commands must wait too.
+    #[must_use]
+    pub fn is_waiting(&self, session: SessionId) -> bool {
+        self.sessions[session.0].wait.is_some()
+    }
+
+    /// The client will send nothing more: a waiting reserve is answered `TIMED_OUT`.
+    pub fn half_close<J: Journal, O: Outbox>(&mut self, now: Now, session: SessionId, _journal: &mut J, out: &mut O) {
+        self.now = now;
+        if self.is_waiting(session) {
+            self.end_wait(session.0);
+            out.reply(session, &Reply::TimedOut);
+        }
+    }
+
+    /// The session ends: its jobs are ready again at once, by their priority and without any counter; its references
+    /// are dropped.
+    pub fn disconnect<J: Journal, O: Outbox>(&mut self, now: Now, session: SessionId, journal: &mut J, out: &mut O) {
+        self.now = now;
+        if self.is_waiting(session) {
+            self.end_wait(session.0);
+        }
+        if !planted::is(Bug::CloseKeepsReservations) {
+            while let Some((_, _, place)) = self.sessions[session.0].held.first().copied() {
+                self.take_out(place);
+                self.make_ready(place);
+            }
+        }
+        let ended = self.sessions.remove(session.0);
+        if ended.timer != u64::MAX {
+            self.timers.remove(&(ended.timer, Timer::Session(session.0)));
+        }
+        self.producer_count -= u64::from(ended.is_producer);
+        self.worker_count -= u64::from(ended.is_worker);
+        self.tubes[ended.used].using_count -= 1;
+        self.drop_if_unreferenced(ended.used);
+        for at in ended.watched {
+            self.tubes[at].watching_count -= 1;
+            self.drop_if_unreferenced(at);
+        }
+        self.serve_dirty(&mut Turn { now, journal, out });
+    }
+}
