@@ -7,6 +7,7 @@
 mod cargo;
 mod deny;
 mod deploy;
+mod docs;
 mod phases;
 mod platforms;
 mod process;
@@ -45,6 +46,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
+    /// Write the generated parts of the documentation anew.
+    Docs,
     /// Build the release executable from a clean tree, pack it and print its checksum.
     Release,
 }
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Task::Demo { rest } => {
             cargo::pass_through(&root(), &["run", "--release", "--package", "tenure", "--", "demo"], &rest)
         }
+        Task::Docs => docs::write(&root()).map(|()| true),
         Task::Release => release::run(&root()).map(|()| true),
     };
     match outcome {
