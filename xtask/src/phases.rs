@@ -58,8 +58,10 @@ fn report(step: &Step<'_>, found: &[String]) -> anyhow::Result<()> {
 }
 
 fn build(step: &Step<'_>) -> anyhow::Result<String> {
-    let arguments = ["test", "--locked", "--workspace", "--exclude", "xtask", "--profile", PROFILE, "--no-run"];
-    step.run(cargo::command(step).args(arguments))?;
+    let all = ["--locked", "--workspace", "--exclude", "xtask", "--profile", PROFILE];
+    // Programs too, where phases look for them; `test` alone builds only those that a test of their package runs.
+    step.run(cargo::command(step).arg("build").args(all))?;
+    step.run(cargo::command(step).args(["test", "--no-run"]).args(all))?;
     Ok(String::new())
 }
 

@@ -6,7 +6,7 @@
 //! A phase fails alone: the others go on unless they need it. Everything a phase's programs print goes to its log file;
 //! the end of that file is shown when the phase fails.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -48,7 +48,7 @@ pub(crate) struct Phase {
     pub(crate) needs: &'static [&'static str],
     /// All its child processes together are killed after this many minutes.
     pub(crate) limit_minutes: u64,
-    /// Does the work. Returns what to print beside "passed", for example a count.
+    /// Does the work. Returns what to print beside the result, for example a count.
     pub(crate) run: fn(&Step<'_>) -> anyhow::Result<String>,
 }
 
@@ -62,6 +62,7 @@ pub(crate) struct Step<'a> {
     deadline: Instant,
     log: File,
     notices: RefCell<Vec<String>>,
+    skipped: Cell<bool>,
 }
 
 impl Step<'_> {
@@ -126,8 +127,19 @@ impl Step<'_> {
         let _ = writeln!(&self.log, "{line}");
     }
 
-    /// Something the reader of the summary must know although the phase passed: what could not be checked here, what
-    /// was installed.
+    /// Ends a phase that cannot be done here and without which the check is still worth something. It is counted apart.
+    ///
+    /// # Errors
+    ///
+    /// None; the form is what a phase returns.
+    pub(crate) fn skip(&self, reason: &str) -> anyhow::Result<String> {
+        self.skipped.set(true);
+        self.log(reason);
+        Ok(reason.to_owned())
+    }
+
+    /// Something the reader of the summary must know although the phase passed: what part of it could not be checked
+    /// here, what was installed.
     pub(crate) fn notice(&self, text: impl Into<String>) {
         let text = text.into();
         self.log(&text);
@@ -145,6 +157,8 @@ fn command_line(command: &Command) -> String {
 enum Verdict {
     Passed(String),
     Failed(String),
+    /// It cannot be done on this machine.
+    Skipped(String),
     /// It needs a phase that failed; counts as failed.
     Blocked(&'static str),
 }
@@ -216,7 +230,7 @@ fn select(phases: &[Phase], only: &[String]) -> anyhow::Result<Vec<Phase>> {
 }
 
 /// Waits for the first phase of `lane`, in table order, whose needs have passed, and marks it as running. Phases whose
-/// needs failed are settled on the way. `None` when the lane has nothing left.
+/// needs did not pass are settled on the way. `None` when the lane has nothing left.
 fn take_next(phases: &[Phase], lane: Lane, board: &Mutex<Board>, changed: &Condvar) -> Option<usize> {
     let mut guard = board.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
@@ -231,9 +245,9 @@ fn take_next(phases: &[Phase], lane: Lane, board: &Mutex<Board>, changed: &Condv
                     println!("start   {}", phase.name);
                     return Some(index);
                 }
-                Needs::Failed(need) => {
+                Needs::Unmet(need) => {
                     guard.states[index] = State::Done(Verdict::Blocked(need), Duration::ZERO);
-                    println!("not run {}: it needs {need}, which failed", phase.name);
+                    println!("not run {}: it needs {need}, which did not pass", phase.name);
                     changed.notify_all();
                 }
                 Needs::Pending => waiting = true,
@@ -249,7 +263,7 @@ fn take_next(phases: &[Phase], lane: Lane, board: &Mutex<Board>, changed: &Condv
 enum Needs {
     Met,
     Pending,
-    Failed(&'static str),
+    Unmet(&'static str),
 }
 
 fn needs_of(phases: &[Phase], states: &[State], phase: &Phase) -> Needs {
@@ -258,7 +272,7 @@ fn needs_of(phases: &[Phase], states: &[State], phase: &Phase) -> Needs {
         match phases.iter().position(|other| other.name == need).map(|index| &states[index]) {
             Some(State::Done(Verdict::Passed(_), _)) => {}
             Some(State::Waiting | State::Running(_)) => pending = true,
-            Some(State::Done(..)) | None => return Needs::Failed(need),
+            Some(State::Done(..)) | None => return Needs::Unmet(need),
         }
     }
     if pending { Needs::Pending } else { Needs::Met }
@@ -271,9 +285,11 @@ fn run_phase(phase: &Phase, root: &Path, target: &Path) -> (Verdict, Vec<String>
         Err(error) => return (Verdict::Failed(format!("failed to create {}: {error}", path.display())), Vec::new()),
     };
     let deadline = Instant::now() + Duration::from_secs(60 * phase.limit_minutes);
-    let step = Step { root, target, name: phase.name, deadline, log, notices: RefCell::default() };
+    let step =
+        Step { root, target, name: phase.name, deadline, log, notices: RefCell::default(), skipped: Cell::new(false) };
     // A defect in one check must not take the others, or the summary, with it.
     let verdict = match catch_unwind(AssertUnwindSafe(|| (phase.run)(&step))) {
+        Ok(Ok(reason)) if step.skipped.get() => Verdict::Skipped(reason),
         Ok(Ok(detail)) => Verdict::Passed(detail),
         Ok(Err(error)) => Verdict::Failed(format!("{error:#}")),
         Err(_) => Verdict::Failed("the phase panicked; see above".into()),
@@ -299,6 +315,7 @@ fn finish(
     let took = since.elapsed();
     match &verdict {
         Verdict::Passed(detail) => println!("passed  {name} {} {detail}", seconds(took)),
+        Verdict::Skipped(reason) => println!("skipped {name} {} {reason}", seconds(took)),
         Verdict::Failed(reason) => println!("FAILED  {name} {} {reason}", seconds(took)),
         Verdict::Blocked(_) => {}
     }
@@ -339,15 +356,20 @@ fn summary(phases: &[Phase], board: &Board, took: Duration) -> bool {
         }
     }
     println!("\n{:<8} {:<12} {:>9}  detail", "result", "phase", "time");
-    let mut failed = 0;
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for (phase, state) in phases.iter().zip(&board.states) {
         let (result, detail, time) = match state {
             State::Done(Verdict::Passed(detail), time) => ("passed", detail.clone(), *time),
+            State::Done(Verdict::Skipped(reason), time) => ("skipped", reason.clone(), *time),
             State::Done(Verdict::Failed(reason), time) => ("FAILED", reason.lines().next().unwrap_or("").into(), *time),
             State::Done(Verdict::Blocked(need), time) => ("not run", format!("needs {need}"), *time),
             State::Waiting | State::Running(_) => ("not run", "the lane stopped early".into(), Duration::ZERO),
         };
-        failed += usize::from(result != "passed");
+        match result {
+            "passed" => passed += 1,
+            "skipped" => skipped += 1,
+            _ => failed += 1,
+        }
         println!("{result:<8} {:<12} {:>9}  {detail}", phase.name, seconds(time));
     }
     if !board.notices.is_empty() {
@@ -357,7 +379,8 @@ fn summary(phases: &[Phase], board: &Board, took: Duration) -> bool {
         }
     }
     println!("\nphases took {} together", seconds(took));
-    println!("{} passed, {failed} failed", phases.len() - failed);
+    let skipped = if skipped == 0 { String::new() } else { format!(", {skipped} skipped") };
+    println!("{passed} passed, {failed} failed{skipped}");
     failed == 0
 }
 
@@ -396,6 +419,7 @@ mod tests {
                             deadline: Instant::now(),
                             log: File::options().write(true).open("/dev/null").unwrap(),
                             notices: RefCell::default(),
+                            skipped: Cell::new(false),
                         };
                         let verdict = match (phases[index].run)(&step) {
                             Ok(detail) => Verdict::Passed(detail),
@@ -410,6 +434,7 @@ mod tests {
         let word = |state: &State| match state {
             State::Done(Verdict::Passed(_), _) => "passed",
             State::Done(Verdict::Failed(_), _) => "failed",
+            State::Done(Verdict::Skipped(_), _) => "skipped",
             State::Done(Verdict::Blocked(_), _) => "blocked",
             State::Waiting | State::Running(_) => "lost",
         };

@@ -1,6 +1,6 @@
 //! The configuration of all roles: one TOML file, then variables, then flags.
 //!
-//! Owns: every option with its type, unit, default and meaning ([`options`]), how the layers are read ([`load`]), and
+//! Owns: every option with its type, unit, default and meaning ([`options()`]), how the layers are read ([`load()`]), and
 //! where each value in force came from ([`Config::effective`]).
 //! Never: acts on a value. Whether an address can be bound or a folder written is found out by who uses it.
 //!
