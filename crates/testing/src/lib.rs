@@ -1,1 +1,4 @@
 //! To be written.
+
+pub mod model;
+pub mod rng;

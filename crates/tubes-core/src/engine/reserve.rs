@@ -36,7 +36,6 @@ impl Engine {
     }
 
     pub(super) fn reserve_job<J: Journal, O: Outbox>(&mut self, turn: &mut Turn<'_, J, O>, session: u32, id: u64) {
-        self.mark_worker(session);
         let Some(place) = self.job_places.get(id) else {
             return turn.out.reply(SessionId(session), &Reply::NotFound);
         };
@@ -45,11 +44,15 @@ impl Engine {
             State::Reserved if !planted::is(Bug::ReserveJobSteals) => {
                 turn.out.reply(SessionId(session), &Reply::NotFound);
             }
-            State::Ready | State::Reserved => self.hand_out(turn, place, session),
+            State::Ready | State::Reserved => {
+                self.mark_worker(session);
+                self.hand_out(turn, place, session);
+            }
             State::Delayed | State::Buried => {
                 if !turn.journal.admit_state(job.placement) {
                     return turn.out.reply(SessionId(session), &Reply::OutOfMemory);
                 }
+                self.mark_worker(session);
                 self.hand_out(turn, place, session);
                 self.log_state(turn, place);
             }
