@@ -1,0 +1,260 @@
+//! Server processes: started pinned on a free port, watched through `/proc`, and ended by their descriptor.
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::machine::Cores;
+
+/// Longest time a server may take until it accepts, recovery and an instrumented start included.
+const START_MAX: Duration = Duration::from_secs(180);
+/// Longest time a server may take to end after SIGTERM; then it is killed.
+const STOP_MAX: Duration = Duration::from_secs(60);
+/// Ports tried before a start is given up: another process may take a free port before the server does.
+const PORTS_TRIED_MAX: usize = 5;
+/// How often a starting server is asked whether it listens.
+const CONNECT_INTERVAL: Duration = Duration::from_micros(200);
+
+/// A program and its arguments; the address is added when it starts.
+#[derive(Clone, Debug)]
+pub struct CommandLine {
+    /// What is executed.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// How the address is told.
+    pub address_flags: AddressFlags,
+}
+
+/// How a program is told where to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressFlags {
+    /// `-l ADDRESS -p PORT`, as the queue servers.
+    ListenAndPort,
+    /// `--listen ADDRESS:PORT`, as the floor.
+    Listen,
+}
+
+impl CommandLine {
+    /// The same program run by `wrapper` with `options`: the wrapper executes what follows them.
+    pub fn wrapped(&self, wrapper: &str, options: &[OsString]) -> Self {
+        let mut arguments = options.to_vec();
+        arguments.push(self.program.clone().into());
+        arguments.extend(self.arguments.iter().cloned());
+        Self { program: wrapper.into(), arguments, address_flags: self.address_flags }
+    }
+}
+
+/// A running server. Dropping it kills it.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    handle: OwnedFd,
+    address: SocketAddr,
+    log: PathBuf,
+    ended: bool,
+    /// From the call that started it to the first accepted connection.
+    pub listening_after: Duration,
+}
+
+impl Server {
+    /// Starts `command` on the server's core with its output in `folder`, and returns when it accepts connections.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be executed, ends at once, or does not listen in time; the message has the end of its output.
+    pub fn start(command: &CommandLine, folder: &Path, cores: Cores) -> Result<Self> {
+        let mut last = None;
+        for _ in 0..PORTS_TRIED_MAX {
+            match Self::start_once(command, folder, cores) {
+                Ok(server) => return Ok(server),
+                Err(error) if error.to_string().to_lowercase().contains("address") => last = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last.context("no port was tried")?)
+    }
+
+    fn start_once(command: &CommandLine, folder: &Path, cores: Cores) -> Result<Self> {
+        let address = free_address()?;
+        let log = folder.join(format!("output-{}", address.port()));
+        let output = fs::File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        let mut run = Command::new(&command.program);
+        run.args(&command.arguments);
+        match command.address_flags {
+            AddressFlags::ListenAndPort => {
+                run.arg("-l").arg(address.ip().to_string()).arg("-p").arg(address.port().to_string())
+            }
+            AddressFlags::Listen => run.arg("--listen").arg(address.to_string()),
+        };
+        run.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        cores.enter_server()?;
+        let begin = Instant::now();
+        let spawned = run.spawn();
+        cores.enter_generator()?;
+        let child = spawned.with_context(|| format!("execute {}", command.program.display()))?;
+        let handle =
+            pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context("open the server's descriptor")?;
+        let mut server = Self { child, handle, address, log, ended: false, listening_after: Duration::ZERO };
+        loop {
+            if TcpStream::connect(address).is_ok() {
+                server.listening_after = begin.elapsed();
+                return Ok(server);
+            }
+            if let Some(status) = server.child.try_wait()? {
+                server.ended = true;
+                bail!("{} ended with {status} before it listened: {}", command.program.display(), server.output());
+            }
+            if begin.elapsed() > START_MAX {
+                bail!("{} does not listen after {START_MAX:?}: {}", command.program.display(), server.output());
+            }
+            std::thread::sleep(CONNECT_INTERVAL);
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The process started: the server itself, or what wraps it.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Processor time of all its threads since it started, in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// The process has ended.
+    pub fn cpu_ns(&self) -> Result<u64> {
+        let tasks = format!("/proc/{}/task", self.id());
+        let mut sum = 0;
+        for task in fs::read_dir(&tasks).with_context(|| format!("the server has ended: {}", self.output()))? {
+            // A thread may end between the listing and the reading; its time is then lost, as that of any ended thread.
+            let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
+            let run_ns: Option<u64> = text.split_whitespace().next().and_then(|number| number.parse().ok());
+            sum += run_ns.with_context(|| format!("unexpected schedstat {text:?}"))?;
+        }
+        Ok(sum)
+    }
+
+    /// Resident memory in bytes.
+    ///
+    /// # Errors
+    ///
+    /// The process has ended.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id()))
+            .with_context(|| format!("the server has ended: {}", self.output()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in status")?;
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("unexpected VmRSS")?;
+        Ok(kib * 1024)
+    }
+
+    /// Ends it with SIGTERM and waits; after a time limit it is killed, which is an error.
+    ///
+    /// # Errors
+    ///
+    /// It did not end in time, or had ended before.
+    pub fn stop(mut self) -> Result<ExitStatus> {
+        if let Some(status) = self.child.try_wait()? {
+            self.ended = true;
+            bail!("the server had ended with {status}: {}", self.output());
+        }
+        pidfd_send_signal(&self.handle, Signal::TERM).context("send SIGTERM")?;
+        self.wait_end()
+    }
+
+    /// As [`Server::stop`], but the signal goes to the only child of the process: what a wrapper runs.
+    ///
+    /// # Errors
+    ///
+    /// There is no child, or the wrapper did not end in time.
+    pub fn stop_wrapped(mut self) -> Result<ExitStatus> {
+        let path = format!("/proc/{0}/task/{0}/children", self.id());
+        let children =
+            fs::read_to_string(&path).with_context(|| format!("the wrapper has ended: {}", self.output()))?;
+        let child = children.split_whitespace().next().and_then(|id| id.parse().ok()).and_then(Pid::from_raw);
+        let child = child.with_context(|| format!("the wrapper runs nothing: {}", self.output()))?;
+        let handle = pidfd_open(child, PidfdFlags::empty()).context("open the wrapped server's descriptor")?;
+        pidfd_send_signal(&handle, Signal::TERM).context("send SIGTERM")?;
+        self.wait_end()
+    }
+
+    fn wait_end(&mut self) -> Result<ExitStatus> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut waited = [PollFd::new(&self.handle, PollFlags::IN)];
+        let limit = Timespec { tv_sec: i64::try_from(STOP_MAX.as_secs())?, tv_nsec: 0 };
+        let ended = poll(&mut waited, Some(&limit)).context("wait for the server's end")?;
+        if ended == 0 {
+            bail!("the server does not end {STOP_MAX:?} after SIGTERM: {}", self.output());
+        }
+        self.ended = true;
+        Ok(self.child.wait()?)
+    }
+
+    /// The end of what it printed.
+    pub fn output(&self) -> String {
+        const SHOWN: usize = 2_000;
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(SHOWN)..]).trim().to_owned();
+        if text.is_empty() { "it printed nothing".to_owned() } else { text }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.ended {
+            // Already on a way out of an error: what cannot be killed has ended.
+            let _ = pidfd_send_signal(&self.handle, Signal::KILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn free_address() -> Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
+    Ok(listener.local_addr()?)
+}
+
+/// A folder of this process alone, removed when dropped.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes a folder in `parent`; `name` tells what for.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be made.
+    pub fn create(parent: &Path, name: &str) -> Result<Self> {
+        for number in 0_u32.. {
+            let path = parent.join(format!("bench-tubes-{}-{name}-{number}", std::process::id()));
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error).with_context(|| format!("create {}", path.display())),
+            }
+        }
+        bail!("no free name in {}", parent.display())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
