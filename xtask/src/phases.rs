@@ -31,6 +31,7 @@ pub(crate) fn table() -> Vec<Phase> {
         row("xtask", Build, &[], 20, own_tests, "the checks themselves: each finds a planted violation"),
         row("clippy", Build, &[], 20, clippy, "no warning from the compiler or clippy in any target"),
         row("docs", Build, &[], 20, docs, "the documentation builds, without broken links"),
+        row("shipped", Run, &[], 5, shipped, "the program is built without planted defects"),
         row("platforms", Build, &[], 20, platforms::check, "the program type-checks for kqueue platforms"),
         row("units", Run, &["build"], 5, deploy::units, "systemd accepts the units, and rates them as protected"),
         row("container", Run, &[], 30, deploy::container, "the container image builds, where a builder exists"),
@@ -55,6 +56,28 @@ fn pure_crates(step: &Step<'_>) -> anyhow::Result<String> {
     report(step, &found)?;
     ensure!(count > 0, "no crate of rules was found");
     Ok(format!("{count} crates"))
+}
+
+/// Features that only tests may turn on.
+const TEST_FEATURES: &[&str] = &["planted-bugs"];
+
+fn shipped(step: &Step<'_>) -> anyhow::Result<String> {
+    let mut tree = cargo::command(step);
+    tree.args(["tree", "--locked", "--package", "tenure", "--edges", "normal,build", "--prefix", "none"]);
+    let tree = step.capture(tree.args(["--format", "{p} [{f}]"]))?;
+    report(step, &test_features_in(&tree))?;
+    ensure!(tree.contains("tubes-core "), "the program does not contain the rules it ships");
+    Ok(String::new())
+}
+
+/// The lines `package [feature,feature]` with a feature for tests.
+fn test_features_in(tree: &str) -> Vec<String> {
+    let has = |line: &str| {
+        let (_, features) = line.split_once('[')?;
+        let (features, _) = features.split_once(']')?;
+        features.split(',').any(|feature| TEST_FEATURES.contains(&feature)).then_some(())
+    };
+    tree.lines().filter(|line| has(line).is_some()).map(|line| format!("a feature for tests: {line}")).collect()
 }
 
 fn report(step: &Step<'_>, found: &[String]) -> anyhow::Result<()> {
@@ -93,4 +116,15 @@ fn docs(step: &Step<'_>) -> anyhow::Result<String> {
     doc.args(["doc", "--locked", "--workspace", "--no-deps", "--document-private-items"]);
     step.run(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
     Ok(String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_planted_defect_in_the_program_is_found() {
+        let tree = "tenure v0.1.0 (/x) []\ntubes-core v0.1.0 (/x) [default,planted-bugs] (*)\nplanted-bugs v1 [std]\n";
+        assert_eq!(test_features_in(tree), ["a feature for tests: tubes-core v0.1.0 (/x) [default,planted-bugs] (*)"]);
+    }
 }

@@ -1,4 +1,4 @@
-//! Runs phases side by side in two lanes, and reports them.
+//! Runs phases side by side, two at a time, and reports them.
 //!
 //! Owns: the order of phases, their time limits, their log files below `target/check/` and the final table.
 //! Never: knows what a phase does.
@@ -26,13 +26,18 @@ const TAIL_LINES: usize = 80;
 /// How often a line says what is still running, so that a log that is watched does not look dead.
 const HEARTBEAT: Duration = Duration::from_secs(60);
 
-/// Who may run at the same time: one phase of each lane.
+/// Phases that run at the same time: as many as the cores the check is planned for.
+const WORKERS: usize = 2;
+
+/// What a phase may run beside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Phases that compile: cargo lets only one at a time into the target folder.
+    /// It compiles: cargo lets only one at a time into the target folder.
     Build,
-    /// Phases that only run something already built, or need no compiler.
+    /// It only runs something already built, or needs no compiler: it may run beside any other.
     Run,
+    /// It needs the machine for itself, and so comes when everything before it is done.
+    Alone,
 }
 
 /// One part of the check.
@@ -42,7 +47,7 @@ pub(crate) struct Phase {
     pub(crate) name: &'static str,
     /// What it proves, in a few words.
     pub(crate) about: &'static str,
-    /// Which phases it never runs beside.
+    /// What it may run beside.
     pub(crate) lane: Lane,
     /// Phases that must have passed before this one starts.
     pub(crate) needs: &'static [&'static str],
@@ -196,12 +201,11 @@ pub(crate) fn run(root: &Path, phases: &[Phase], only: &[String]) -> anyhow::Res
     let board = Mutex::new(Board { states: vec![State::Waiting; phases.len()], notices: Vec::new() });
     let changed = Condvar::new();
     thread::scope(|scope| {
-        for lane in [Lane::Build, Lane::Run] {
-            let (phases, target, board, changed) = (&phases, &target, &board, &changed);
-            scope.spawn(move || {
-                while let Some(index) = take_next(phases, lane, board, changed) {
-                    let (verdict, notices) = run_phase(&phases[index], root, target);
-                    finish(phases, index, verdict, notices, board, changed);
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                while let Some(index) = take_next(&phases, &board, &changed) {
+                    let (verdict, notices) = run_phase(&phases[index], root, &target);
+                    finish(&phases, index, verdict, notices, &board, &changed);
                 }
             });
         }
@@ -229,34 +233,44 @@ fn select(phases: &[Phase], only: &[String]) -> anyhow::Result<Vec<Phase>> {
     Ok(phases.iter().filter(|phase| only.is_empty() || wanted.contains(&phase.name)).cloned().collect())
 }
 
-/// Waits for the first phase of `lane`, in table order, whose needs have passed, and marks it as running. Phases whose
-/// needs did not pass are settled on the way. `None` when the lane has nothing left.
-fn take_next(phases: &[Phase], lane: Lane, board: &Mutex<Board>, changed: &Condvar) -> Option<usize> {
+/// Waits for the first phase, in table order, whose needs have passed and whose lane is free, and marks it as running.
+/// Phases whose needs did not pass are settled on the way. `None` when nothing is left to start.
+fn take_next(phases: &[Phase], board: &Mutex<Board>, changed: &Condvar) -> Option<usize> {
     let mut guard = board.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        let mut waiting = false;
         for (index, phase) in phases.iter().enumerate() {
-            if phase.lane != lane || !matches!(guard.states[index], State::Waiting) {
+            if !matches!(guard.states[index], State::Waiting) {
                 continue;
             }
             match needs_of(phases, &guard.states, phase) {
-                Needs::Met => {
+                Needs::Met if is_free(phases, &guard.states, phase.lane) => {
                     guard.states[index] = State::Running(Instant::now());
                     println!("start   {}", phase.name);
                     return Some(index);
                 }
+                Needs::Met | Needs::Pending => {}
                 Needs::Unmet(need) => {
                     guard.states[index] = State::Done(Verdict::Blocked(need), Duration::ZERO);
                     println!("not run {}: it needs {need}, which did not pass", phase.name);
                     changed.notify_all();
                 }
-                Needs::Pending => waiting = true,
             }
         }
-        if !waiting {
+        if !guard.states.iter().any(|state| matches!(state, State::Waiting)) {
             return None;
         }
         guard = changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// Whether a phase of `lane` may start beside those that run.
+fn is_free(phases: &[Phase], states: &[State], lane: Lane) -> bool {
+    let mut running =
+        phases.iter().zip(states).filter(|(_, state)| matches!(state, State::Running(_))).map(|(phase, _)| phase.lane);
+    match lane {
+        Lane::Alone => running.next().is_none(),
+        Lane::Build => running.all(|other| other == Lane::Run),
+        Lane::Run => running.all(|other| other != Lane::Alone),
     }
 }
 
@@ -363,7 +377,7 @@ fn summary(phases: &[Phase], board: &Board, took: Duration) -> bool {
             State::Done(Verdict::Skipped(reason), time) => ("skipped", reason.clone(), *time),
             State::Done(Verdict::Failed(reason), time) => ("FAILED", reason.lines().next().unwrap_or("").into(), *time),
             State::Done(Verdict::Blocked(need), time) => ("not run", format!("needs {need}"), *time),
-            State::Waiting | State::Running(_) => ("not run", "the lane stopped early".into(), Duration::ZERO),
+            State::Waiting | State::Running(_) => ("not run", "the check stopped early".into(), Duration::ZERO),
         };
         match result {
             "passed" => passed += 1,
@@ -407,10 +421,9 @@ mod tests {
         let board = Mutex::new(Board { states: vec![State::Waiting; phases.len()], notices: Vec::new() });
         let changed = Condvar::new();
         thread::scope(|scope| {
-            for lane in [Lane::Build, Lane::Run] {
-                let (board, changed) = (&board, &changed);
-                scope.spawn(move || {
-                    while let Some(index) = take_next(phases, lane, board, changed) {
+            for _ in 0..WORKERS {
+                scope.spawn(|| {
+                    while let Some(index) = take_next(phases, &board, &changed) {
                         let folder = std::env::temp_dir();
                         let step = Step {
                             root: &folder,
@@ -425,7 +438,7 @@ mod tests {
                             Ok(detail) => Verdict::Passed(detail),
                             Err(error) => Verdict::Failed(error.to_string()),
                         };
-                        finish(phases, index, verdict, Vec::new(), board, changed);
+                        finish(phases, index, verdict, Vec::new(), &board, &changed);
                     }
                 });
             }
@@ -455,6 +468,32 @@ mod tests {
     }
 
     #[test]
+    fn lanes_keep_apart_what_must_not_meet() {
+        // One phase each way of being free; which of them run is written into the states.
+        let phases =
+            [Lane::Build, Lane::Run, Lane::Alone].map(|lane| Phase { lane, ..phase("a", Lane::Run, &[], true) });
+        let check = |running: &[Lane], lane: Lane, expected: bool| {
+            let states = phases
+                .iter()
+                .map(|phase| match running.contains(&phase.lane) {
+                    true => State::Running(Instant::now()),
+                    false => State::Waiting,
+                })
+                .collect::<Vec<_>>();
+            assert_eq!(is_free(&phases, &states, lane), expected, "{lane:?} beside {running:?}");
+        };
+        for lane in [Lane::Build, Lane::Run, Lane::Alone] {
+            check(&[], lane, true);
+            check(&[Lane::Alone], lane, false);
+        }
+        check(&[Lane::Build], Lane::Build, false);
+        check(&[Lane::Build], Lane::Run, true);
+        check(&[Lane::Run], Lane::Build, true);
+        check(&[Lane::Run], Lane::Run, true);
+        check(&[Lane::Run], Lane::Alone, false);
+    }
+
+    #[test]
     fn only_brings_what_it_needs_and_refuses_unknown_names() {
         let phases = [
             phase("a", Lane::Build, &[], true),
@@ -477,7 +516,7 @@ mod tests {
         for (index, phase) in table.iter().enumerate() {
             assert!(table[..index].iter().all(|other| other.name != phase.name), "{} stands twice", phase.name);
             for need in phase.needs {
-                // Needed phases stand above: so no circle can make both lanes wait for ever.
+                // Needed phases stand above: so no circle can make the workers wait for ever.
                 assert!(table[..index].iter().any(|other| other.name == *need), "{} needs {need}", phase.name);
             }
         }
