@@ -1,4 +1,6 @@
-//! To be written.
+//! Test tools: the process harness and its client, the reference model and its generators.
 
+pub mod client;
 pub mod model;
+pub mod process;
 pub mod rng;
