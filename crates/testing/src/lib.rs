@@ -1,6 +1,7 @@
 //! Test tools: the process harness and its client, the reference model and its generators.
 
 pub mod client;
+pub mod disk;
 pub mod model;
 pub mod process;
 pub mod rng;

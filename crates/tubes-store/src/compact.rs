@@ -49,11 +49,11 @@ impl<V: Vfs> Log<V> {
                 return false;
             }
             let copy = self.push_job(&record, bytes);
-            let copied_at = self.next_sequence - 1;
+            let left_at = self.next_sequence - 1;
             let segment = self.segments.at_mut(index);
             segment.compacted += 1;
             segment.live -= 1;
-            segment.copied_at = copied_at;
+            segment.left_at = left_at;
             self.figures.records_migrated += 1;
             replay.relocate(id, Placement { segment: copy, ..placement });
             budget = budget.saturating_sub(bytes);

@@ -21,7 +21,7 @@ use crate::format::{
 };
 use crate::options::{LogOptions, SEGMENT_BYTES_MIN, SyncMode};
 use crate::recover::{self, RecoveryReport};
-use crate::segment::{Segment, Segments, fresh_room, records_end, segment_name};
+use crate::segment::{Segment, Segments, fresh_room, segment_name};
 use crate::space::{Space, Spare};
 use crate::sync::{Step, SyncError, SyncJob, run_step};
 use crate::vfs::{Vfs, VfsFile};
@@ -198,7 +198,8 @@ impl<V: Vfs> Log<V> {
             .take(&log.vfs, 0)
             .map_err(|source| io_error(&log.vfs, "set aside space for the first segment of this start,", source))?;
         log.open_chunk(number, spare);
-        let step = log.begin_step(0);
+        // In mode `never` too: if all else is lost in a power cut, the id counter is not.
+        let step = log.begin_step(0, true);
         run_step(&log.vfs, &step).map_err(|error| io_error(&log.vfs, "begin", error.source))?;
         log.chunks[0].begin = None;
         Ok(log)
@@ -260,7 +261,7 @@ impl<V: Vfs> Log<V> {
         }
         // The front is finished, its CLOSE record written.
         if self.options.sync == SyncMode::Never {
-            let step = self.begin_step(1);
+            let step = self.begin_step(1, false);
             if let Err(error) = run_step(&self.vfs, &step) {
                 return Err(self.fail(LogError::new(error.kind, error.file, error.offset, &error.source)));
             }
@@ -268,7 +269,7 @@ impl<V: Vfs> Log<V> {
             return Ok(true);
         }
         if planted_bug!(SwitchWithoutSync) {
-            let step = self.begin_step(1);
+            let step = self.begin_step(1, true);
             if run_step(&self.vfs, &step).is_ok() {
                 self.finish_switch();
                 return Ok(true);
@@ -309,7 +310,7 @@ impl<V: Vfs> Log<V> {
             covers = Some(self.written_sequence);
         }
         if switch {
-            steps.push(self.begin_step(1));
+            steps.push(self.begin_step(1, true));
         }
         let safe = match self.options.sync {
             SyncMode::Never => self.written_sequence,
@@ -318,6 +319,9 @@ impl<V: Vfs> Log<V> {
             _ => covers.unwrap_or(self.synced_sequence),
         };
         let drops = self.droppable(safe);
+        if drops > 0 && self.options.sync == SyncMode::Never {
+            steps.push(Step::SyncNames { name: front.name.clone() });
+        }
         steps.extend(
             self.segments.iter().take(drops).map(|segment| Step::Remove { name: segment_name(segment.number) }),
         );
@@ -341,7 +345,7 @@ impl<V: Vfs> Log<V> {
         self.segments
             .iter()
             .take(finished.min(DROPS_PER_JOB_MAX))
-            .take_while(|segment| segment.live == 0 && segment.copied_at <= safe_sequence)
+            .take_while(|segment| segment.live == 0 && segment.left_at <= safe_sequence)
             .count()
     }
 
@@ -517,7 +521,7 @@ impl<V: Vfs> Log<V> {
     }
 
     /// The step that gives the segment of chunk `index` its header and name.
-    fn begin_step(&self, index: usize) -> Step<V::File> {
+    fn begin_step(&self, index: usize, durably: bool) -> Step<V::File> {
         let chunk = &self.chunks[index];
         let begin = chunk.begin.as_ref().expect("the segment has no name yet");
         Step::Begin {
@@ -525,7 +529,7 @@ impl<V: Vfs> Log<V> {
             spare: begin.spare.clone(),
             name: chunk.name.clone(),
             header: begin.header.clone(),
-            durably: self.options.sync != SyncMode::Never,
+            durably,
         }
     }
 
@@ -618,14 +622,16 @@ impl<V: Vfs> Journal for Log<V> {
         self.space.use_delete(placement.state_reserved);
         self.appended_bytes += DELETE_RECORD_BYTES;
         self.live_job_bytes -= job_record_bytes(tube_bytes, body_bytes);
-        if let Some(segment) = self.segments.get_mut(placement.segment) {
-            segment.live -= 1;
-        }
         if planted_bug!(DeleteForgotten) && id.is_multiple_of(64) {
             return;
         }
         if let Some((buffer, sequence)) = self.make_room(DELETE_RECORD_BYTES) {
             format::push_delete(buffer, sequence, generation, id);
+        }
+        let left_at = self.next_sequence - 1;
+        if let Some(segment) = self.segments.get_mut(placement.segment) {
+            segment.live -= 1;
+            segment.left_at = left_at;
         }
     }
 }

@@ -105,6 +105,9 @@ pub(crate) fn recover_for_writing<V: Vfs, R: Replay>(
     let mut numbers: Vec<u32> = names.iter().filter_map(|name| segment_number(name)).collect();
     numbers.sort_unstable();
     if let Some(&last) = numbers.last() {
+        // A process killed while it gave or took away a name may have left that to chance, and another name after it
+        // could then make a gap.
+        vfs.sync_dir().map_err(|source| io_error(vfs, ".", "sync", source))?;
         settle_last(vfs, last)?;
     }
     let identity = Identity { slot: options.slot, fingerprint: options.fingerprint };
@@ -154,23 +157,12 @@ pub(crate) fn io_error<V: Vfs>(vfs: &V, name: &str, action: &'static str, source
     OpenError::Io { file: vfs.display(name), action, source }
 }
 
-/// If the last segment does not end in CLOSE, makes the disk and what will be read of it the same: what the page cache
-/// alone holds goes to the disk, and if a sync failed before, what the disk really has is read.
+/// Makes the disk and what will be read of the last segment the same: what the page cache alone holds goes to the disk,
+/// and if a sync failed before, what the disk really has is read. Also if it ends in CLOSE: a process killed during a
+/// switch leaves that record written, not synced.
 fn settle_last<V: Vfs>(vfs: &V, number: u32) -> Result<(), OpenError> {
     let name = segment_name(number);
     let file = vfs.open(&name, Access::ReadWrite).map_err(|source| io_error(vfs, &name, "open", source))?;
-    let mut bytes = Vec::new();
-    read_whole(&file, &mut bytes).map_err(|source| io_error(vfs, &name, "read", source))?;
-    if let Ok(header) = SegmentHeader::decode(&bytes) {
-        let mut closed = false;
-        walk(&bytes, header.generation, header.first_sequence, |_, frame| {
-            closed = matches!(frame.record(), Some(Record::Close { .. }));
-            !closed
-        });
-        if closed {
-            return Ok(());
-        }
-    }
     file.sync_data().map_err(|source| io_error(vfs, &name, "sync", source))?;
     file.drop_cache().map_err(|source| io_error(vfs, &name, "drop the cached pages of", source))
 }
@@ -220,10 +212,15 @@ impl Scan {
     ) -> RecoveryReport {
         let from_records = if self.highest_id == 0 { 1 } else { self.highest_id / ids_per_count + 1 };
         let logged = if planted_bug!(NextIdForgotten) { 1 } else { self.next_id };
-        let power_cut = !self.orderly
-            && self.last_header.is_some_and(|header| {
-                header.sync_mode != SYNC_ALWAYS && boot_id.is_some_and(|present| present != header.boot_id)
-            });
+        let power_cut = self.last_header.is_some_and(|header| {
+            // A CLOSE says that nothing followed, but in mode `never` a segment behind it may have lost its name.
+            let may_lack_records = match header.sync_mode {
+                SYNC_ALWAYS => false,
+                SYNC_NEVER => true,
+                _ => !self.orderly,
+            };
+            may_lack_records && boot_id.is_some_and(|present| present != header.boot_id)
+        });
         let skipped_ids = if power_cut { SKIPPED_IDS } else { 0 };
         RecoveryReport {
             next_id: from_records.max(logged).saturating_add(skipped_ids),

@@ -46,13 +46,14 @@ pub(crate) struct Segment {
     pub(crate) ids: Vec<u64>,
     /// How many of `ids` compaction has dealt with.
     pub(crate) compacted: usize,
-    /// Sequence of the last copy that compaction made of a job here; the segment stays until that one is synced.
-    pub(crate) copied_at: u64,
+    /// Sequence of the last DELETE or copy that took a job away from here; the segment stays until that one is as safe
+    /// as the mode promises, or a crash could lose both.
+    pub(crate) left_at: u64,
 }
 
 impl Segment {
     pub(crate) fn new(number: u32, bytes: u64) -> Segment {
-        Segment { number, bytes, live: 0, ids: Vec::new(), compacted: 0, copied_at: 0 }
+        Segment { number, bytes, live: 0, ids: Vec::new(), compacted: 0, left_at: 0 }
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) enum Step<F> {
     Sync { file: F, name: String, offset: u64 },
     /// Give an allocated file its header, on disk before the name: a file with a number always has a valid header.
     Begin { file: F, spare: String, name: String, header: Box<[u8; SEGMENT_HEADER_BYTES]>, durably: bool },
+    /// Bring the names of later segments to the disk before older ones go; only in mode `never` are they not yet there.
+    SyncNames { name: String },
     /// Remove a segment; each removal is on disk before the next, or a power loss could leave a gap in the numbers.
     Remove { name: String },
 }
@@ -64,6 +66,7 @@ pub(crate) fn run_step<V: Vfs>(vfs: &V, step: &Step<V::File>) -> Result<(), Sync
         Step::Begin { file, spare, name, header, durably } => {
             (begin(vfs, file, spare, name, &header[..], *durably), LogErrorKind::Begin, name, 0)
         }
+        Step::SyncNames { name } => (vfs.sync_dir(), LogErrorKind::Drop, name, 0),
         Step::Remove { name } => (vfs.remove(name).and_then(|()| vfs.sync_dir()), LogErrorKind::Drop, name, 0),
     };
     result.map_err(|source| SyncError { kind, file: vfs.display(name), offset, source })
