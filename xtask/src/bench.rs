@@ -2,10 +2,9 @@
 //!
 //! Never: measures anything itself. What is measured, and how, stands in the crate `benches`.
 
-use std::path::Path;
-use std::process::Command;
+use anyhow::{bail, ensure};
 
-use anyhow::{Context as _, bail, ensure};
+use crate::cargo;
 
 /// Runs `cargo xtask bench ARGS`: the first argument names the benchmark, the others are its own.
 ///
@@ -16,18 +15,11 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
     let Some((name, rest)) = args.split_first() else { bail!("say what to measure: cargo xtask bench tubes") };
     ensure!(name == "tubes", "there is no benchmark {name:?}, only \"tubes\"");
     // One call for both, so that the server lies beside the benchmark and is found there.
-    cargo(&["build", "--release", "--package", "tenure", "--package", "benches"], &[])?;
-    cargo(&["run", "--release", "--quiet", "--package", "benches", "--bin", "bench-tubes", "--", "run"], rest)
+    run_cargo(&["build", "--release", "--package", "tenure", "--package", "benches"], &[])?;
+    run_cargo(&["run", "--release", "--quiet", "--package", "benches", "--bin", "bench-tubes", "--", "run"], rest)
 }
 
-fn cargo(arguments: &[&str], rest: &[String]) -> anyhow::Result<()> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(arguments)
-        .args(rest)
-        .current_dir(own.parent().unwrap_or(own))
-        .status()
-        .context("failed to start cargo")?;
-    ensure!(status.success(), "cargo {} ended with {status}", arguments.join(" "));
+fn run_cargo(arguments: &[&str], rest: &[String]) -> anyhow::Result<()> {
+    ensure!(cargo::pass_through(&crate::root(), arguments, rest)?, "cargo {} failed", arguments.join(" "));
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 
 use crate::runner::Step;
 use crate::tools;
@@ -61,11 +61,23 @@ pub(crate) struct TestCount {
 pub(crate) fn test(step: &Step<'_>, arguments: &[&str]) -> anyhow::Result<String> {
     let mut call = command(step);
     call.args(["test", "--locked", "--no-fail-fast"]).args(arguments).env("PATH", tools::search_path(step.target)?);
-    let output = step.capture(&mut call);
-    // On failure too: the end of the log should be the tests' own words.
-    let path = step.output_path();
-    step.log(std::fs::read_to_string(&path).unwrap_or_default());
-    let count = count_tests(&output?);
+    let result = step.capture(&mut call);
+    let output = std::fs::read_to_string(step.output_path()).unwrap_or_default();
+    step.log(&output);
+    if let Err(error) = result {
+        let failures = failures(&output);
+        // Once more at the end, which is what the summary shows: other suites may have spoken since.
+        for (name, text) in &failures {
+            step.log(format_args!("\nfailed: {name}\n{text}"));
+        }
+        let names: Vec<&str> = failures.iter().map(|(name, _)| name.as_str()).collect();
+        return if names.is_empty() {
+            Err(error)
+        } else {
+            Err(anyhow!("{} failed: {}", names.len(), names.join(", ")))
+        };
+    }
+    let count = count_tests(&output);
     ensure!(count.passed > 0, "no test ran");
     if count.ignored > 0 {
         step.notice(format!("{} tests are marked as ignored and did not run", count.ignored));
@@ -88,9 +100,42 @@ fn count_tests(output: &str) -> TestCount {
     count
 }
 
+/// The most that is shown of what one failed test said, in lines; a backtrace can be endless.
+const FAILURE_LINES: usize = 25;
+
+/// Name and first words of each failed test.
+fn failures(output: &str) -> Vec<(String, String)> {
+    let mut found: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut inside = false;
+    for line in output.lines() {
+        let name = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----"));
+        if let Some(name) = name {
+            found.push((name.to_owned(), Vec::new()));
+            inside = true;
+        } else if line == "failures:" {
+            inside = false; // the list of names, or the next suite's
+        } else if inside
+            && let Some((_, lines)) = found.last_mut()
+            && lines.len() < FAILURE_LINES
+            && !(lines.is_empty() && line.is_empty())
+        {
+            lines.push(line);
+        }
+    }
+    found.into_iter().map(|(name, lines)| (name, lines.join("\n"))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_failed_tests_said_is_found_between_other_suites() {
+        let output = "test a ... FAILED\n\nfailures:\n\n---- a stdout ----\n\nit broke\nhere\n\n---- b::c stdout ----\nwhy\n\n\n\
+            failures:\n    a\n    b::c\n\ntest result: FAILED. 0 passed; 2 failed\n\nrunning 1 test\ntest d ... ok\n";
+        assert_eq!(failures(output), [("a".into(), "it broke\nhere\n".into()), ("b::c".into(), "why\n\n".to_owned())]);
+        assert!(failures("test a ... ok").is_empty());
+    }
 
     #[test]
     fn the_results_of_all_suites_are_added_up() {

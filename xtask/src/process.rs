@@ -83,6 +83,7 @@ pub(crate) fn end_children_on_signals() {
             for leader in groups.iter().filter_map(|&id| Pid::from_raw(id)) {
                 kill_group(leader);
             }
+            eprintln!("xtask: ended by signal {signal}");
             std::process::exit(128 + signal);
         }
     });
