@@ -32,6 +32,18 @@ impl Engine {
         }
     }
 
+    /// The session will send nothing more, but has not taken all its replies yet: its jobs are ready again at once.
+    ///
+    /// # Panics
+    ///
+    /// If it waits: [`Engine::half_close`] comes first.
+    pub fn give_back<J: Journal, O: Outbox>(&mut self, now: Now, session: SessionId, journal: &mut J, out: &mut O) {
+        assert!(!self.is_waiting(session), "a waiting session is not at its end");
+        self.now = now;
+        self.free_held(session.0);
+        self.serve_dirty(&mut Turn { now, journal, out });
+    }
+
     /// The session ends: its jobs are ready again at once, by their priority and without any counter; its references
     /// are dropped.
     pub fn disconnect<J: Journal, O: Outbox>(&mut self, now: Now, session: SessionId, journal: &mut J, out: &mut O) {
@@ -39,12 +51,7 @@ impl Engine {
         if self.is_waiting(session) {
             self.end_wait(session.0);
         }
-        if !planted::is(Bug::CloseKeepsReservations) {
-            while let Some((_, _, place)) = self.sessions[session.0].held.first().copied() {
-                self.take_out(place);
-                self.make_ready(place);
-            }
-        }
+        self.free_held(session.0);
         let ended = self.sessions.remove(session.0);
         if ended.timer != u64::MAX {
             self.timers.remove(&(ended.timer, Timer::Session(session.0)));
@@ -58,5 +65,16 @@ impl Engine {
             self.drop_if_unreferenced(at);
         }
         self.serve_dirty(&mut Turn { now, journal, out });
+    }
+
+    /// Jobs the session holds become ready, by their priority and without any counter.
+    fn free_held(&mut self, session: u32) {
+        if planted::is(Bug::CloseKeepsReservations) {
+            return;
+        }
+        while let Some((_, _, place)) = self.sessions[session].held.first().copied() {
+            self.take_out(place);
+            self.make_ready(place);
+        }
     }
 }
