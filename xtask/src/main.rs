@@ -6,6 +6,7 @@
 
 mod bench;
 mod cargo;
+mod clients;
 mod deny;
 mod deploy;
 mod docs;
@@ -62,6 +63,11 @@ enum Task {
         #[arg(long, value_name = "SEED", default_value_t = 1)]
         seed: u64,
     },
+    /// Run the foreign clients against a server executable.
+    Clients {
+        /// The executable.
+        server: PathBuf,
+    },
     /// Write the generated parts of the documentation anew.
     Docs,
     /// Build the release executable from a clean tree, pack it and print its checksum.
@@ -81,6 +87,10 @@ fn main() -> ExitCode {
         }
         Task::Bench { rest } => bench::run(&rest).map(|()| true),
         Task::Soak { minutes, seed } => soak::run(&root(), minutes, seed).map(|()| true),
+        Task::Clients { server } => clients::run(&server).map(|summary| {
+            println!("{summary}");
+            true
+        }),
         Task::Docs => docs::write(&root()).map(|()| true),
         Task::Release => release::run(&root()).map(|()| true),
     };

@@ -3,7 +3,9 @@
 //! Owns: names, order, lanes and limits. To add a phase, add a row: order matters within a lane, and a phase needs only
 //! phases above it. What a phase does stands in a module of its own unless it is one call.
 
-use anyhow::ensure;
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
 
 use crate::cargo::{self, PROFILE};
 use crate::runner::{Lane, Phase, Step};
@@ -28,6 +30,7 @@ pub(crate) fn table() -> Vec<Phase> {
             tests,
             "unit and integration tests of all crates, over real sockets",
         ),
+        row("clients", Run, &["build"], 40, clients, "foreign clients do the full life cycle against our server"),
         row("xtask", Build, &[], 20, own_tests, "the checks themselves: each finds a planted violation"),
         row("clippy", Build, &[], 20, clippy, "no warning from the compiler or clippy in any target"),
         row("docs", Build, &[], 20, docs, "the documentation builds, without broken links"),
@@ -98,6 +101,24 @@ fn build(step: &Step<'_>) -> anyhow::Result<String> {
 
 fn tests(step: &Step<'_>) -> anyhow::Result<String> {
     cargo::test(step, &["--workspace", "--exclude", "xtask", "--profile", PROFILE])
+}
+
+fn clients(step: &Step<'_>) -> anyhow::Result<String> {
+    // This program again, as a child: so its time limit and its log are those of any phase.
+    let own = std::env::current_exe().context("cannot tell where this program is")?;
+    let mut command = Command::new(own);
+    command.arg("clients").arg(step.target.join(PROFILE).join("tenure")).current_dir(step.root);
+    let (passed, said) = step.try_run(command.env("CARGO_TARGET_DIR", step.target))?;
+    for line in said.lines().filter(|line| line.starts_with("installed ")) {
+        step.notice(line);
+    }
+    let last = said.lines().last().unwrap_or_default().to_owned();
+    ensure!(
+        passed,
+        "the clients did not pass: {}",
+        said.lines().find(|line| line.contains("xtask: ")).unwrap_or(&last)
+    );
+    Ok(last)
 }
 
 fn own_tests(step: &Step<'_>) -> anyhow::Result<String> {
