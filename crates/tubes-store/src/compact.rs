@@ -9,6 +9,7 @@ use tubes_core::journal::{Placement, Replay};
 
 use crate::format::job_record_bytes;
 use crate::log::Log;
+use crate::segment::fresh_room;
 use crate::vfs::Vfs;
 
 /// Bytes copied in a turn at least.
@@ -69,7 +70,12 @@ impl<V: Vfs> Log<V> {
                 dropped_bytes += segment.bytes;
                 continue;
             }
-            let wanted = 2 * self.live_job_bytes + self.options.segment_bytes;
+            // Header and CLOSE of each segment are no waste that copying could save: in segments of a few records they
+            // weigh so much that copying would go on for ever.
+            let segment_bytes = self.options.segment_bytes;
+            let room = fresh_room(segment_bytes);
+            let live_bytes = self.live_job_bytes + self.live_job_bytes * (segment_bytes - room) / room;
+            let wanted = 2 * live_bytes + segment_bytes;
             let too_large = self.segments.bytes() - dropped_bytes > wanted;
             return (too_large && index + 1 < self.segments.len()).then_some(index);
         }

@@ -221,6 +221,12 @@ pub(crate) fn read_frame(bytes: &[u8], at: usize, generation: u32) -> Option<Fra
     })
 }
 
+/// Reads the record at `at` whatever its generation: for a segment whose header is lost.
+pub(crate) fn read_frame_of_any_generation(bytes: &[u8], at: usize) -> Option<Frame<'_>> {
+    let header = bytes.get(at..at + RECORD_HEADER_BYTES)?;
+    read_frame(bytes, at, u32_at(header, 8))
+}
+
 impl<'a> Frame<'a> {
     /// Decodes the payload. `None` if no program of ours can have written it although its checksum is right.
     #[inline]

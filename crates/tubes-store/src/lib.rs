@@ -11,14 +11,21 @@
 #[macro_use]
 pub mod planted;
 
+pub mod check;
 mod compact;
+pub mod datadir;
 mod error;
 pub mod format;
+pub mod import;
 mod log;
+pub mod manifest;
 mod options;
 mod platform;
 mod reader;
+mod reclaim;
 mod recover;
+pub mod repair;
+mod rewrite;
 mod segment;
 mod space;
 mod sync;

@@ -20,7 +20,8 @@ use crate::format::{
     job_record_bytes,
 };
 use crate::options::{LogOptions, SEGMENT_BYTES_MIN, SyncMode};
-use crate::recover::{self, RecoveryReport};
+use crate::reclaim::{LAST_RESORT_BYTES_MIN, cut_unused_ends, remove_empty_last};
+use crate::recover::{self, Recovered, RecoveryReport};
 use crate::segment::{Segment, Segments, fresh_room, segment_name};
 use crate::space::{Space, Spare};
 use crate::sync::{Step, SyncError, SyncJob, run_step};
@@ -144,10 +145,12 @@ impl<V: Vfs> Log<V> {
     ///
     /// [`OpenError`] by reaction; nothing of the log is changed then, but for a torn tail that was set aside.
     pub fn open<R: Replay>(vfs: V, options: LogOptions, replay: &mut R) -> Result<(Log<V>, RecoveryReport), OpenError> {
-        let recovered = recover::recover_for_writing(&vfs, &options, replay)?;
-        let report = recovered.report.clone();
-        let mut log = Log::begin(vfs, options, recovered)?;
+        let mut recovered = recover::recover_for_writing(&vfs, &options, replay)?;
         let jobs = replay.live_jobs();
+        let mut space = Space::new(options.segment_bytes.max(SEGMENT_BYTES_MIN), &mut recovered);
+        let first = first_segment(&vfs, &mut space, &mut recovered, jobs)?;
+        let report = recovered.report.clone();
+        let mut log = Log::begin(vfs, options, recovered, space, first)?;
         let fits = log.space.adopt_jobs(&log.vfs, jobs, log.room).map_err(|()| OpenError::Io {
             file: log.vfs.display("."),
             action: "set aside space for deleting the recovered jobs in",
@@ -159,16 +162,18 @@ impl<V: Vfs> Log<V> {
     }
 
     /// Begins the first segment of this start behind what was recovered.
-    pub(crate) fn begin(
+    fn begin(
         vfs: V,
         mut options: LogOptions,
-        recovered: recover::Recovered<V::File>,
+        recovered: Recovered<V::File>,
+        space: Space<V::File>,
+        first: Spare<V::File>,
     ) -> Result<Log<V>, OpenError> {
         options.segment_bytes = options.segment_bytes.max(SEGMENT_BYTES_MIN);
         let next_sequence = recovered.next_sequence;
         let mut log = Log {
             segments: recovered.segments,
-            space: Space::new(options.segment_bytes, recovered.spares, recovered.next_spare),
+            space,
             chunks: VecDeque::new(),
             room: 0,
             next_sequence,
@@ -191,16 +196,11 @@ impl<V: Vfs> Log<V> {
             options,
         };
         let number = recovered.next_number;
-        let name = segment_name(number);
-        let io_error = |vfs: &V, action, source| OpenError::Io { file: vfs.display(&name), action, source };
-        let spare = log
-            .space
-            .take(&log.vfs, 0)
-            .map_err(|source| io_error(&log.vfs, "set aside space for the first segment of this start,", source))?;
-        log.open_chunk(number, spare);
+        log.open_chunk(number, first);
         // In mode `never` too: if all else is lost in a power cut, the id counter is not.
         let step = log.begin_step(0, true);
-        run_step(&log.vfs, &step).map_err(|error| io_error(&log.vfs, "begin", error.source))?;
+        run_step(&log.vfs, &step)
+            .map_err(|error| recover::io_error(&log.vfs, &segment_name(number), "begin", error.source))?;
         log.chunks[0].begin = None;
         Ok(log)
     }
@@ -581,6 +581,39 @@ impl<V: Vfs> Log<V> {
         newest.ids.push(record.id);
         newest.number
     }
+}
+
+/// Space for the first segment of a start, and on a full disk whatever can be had for it and the DELETE records of
+/// `jobs` live jobs.
+fn first_segment<V: Vfs>(
+    vfs: &V,
+    space: &mut Space<V::File>,
+    recovered: &mut Recovered<V::File>,
+    jobs: u64,
+) -> Result<Spare<V::File>, OpenError> {
+    if !space.allocate_for_deletes(vfs, jobs) {
+        cut_unused_ends(vfs, recovered)?;
+        if !space.allocate_for_deletes(vfs, jobs) {
+            remove_empty_last(vfs, recovered)?;
+            space.allocate_for_deletes(vfs, jobs);
+        }
+    }
+    if space.spare_count() > 0 {
+        return space.take(vfs, 0).map_err(|source| first_segment_error(vfs, source));
+    }
+    // A shorter segment than asked for beats no service.
+    let mut bytes = space.segment_bytes() / 2;
+    loop {
+        match space.allocate(vfs, bytes) {
+            Ok(spare) => return Ok(spare),
+            Err(source) if bytes / 2 < LAST_RESORT_BYTES_MIN => return Err(first_segment_error(vfs, source)),
+            Err(_) => bytes /= 2,
+        }
+    }
+}
+
+fn first_segment_error<V: Vfs>(vfs: &V, source: std::io::Error) -> OpenError {
+    recover::io_error(vfs, ".", "set aside space for the first segment of this start in", source)
 }
 
 impl<V: Vfs> Journal for Log<V> {

@@ -4,9 +4,9 @@
 //! Never: fails because a facility is missing; the caller has a portable way, or does without.
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{allocate, drop_cache};
+pub(crate) use linux::{allocate, boot_id, drop_cache};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use portable::{allocate, drop_cache};
+pub(crate) use portable::{allocate, boot_id, drop_cache};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -31,6 +31,13 @@ mod linux {
     pub(crate) fn drop_cache(file: &File) -> io::Result<()> {
         Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
     }
+
+    /// Which run of the machine this is.
+    pub(crate) fn boot_id() -> Option<[u8; 16]> {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+        u128::from_str_radix(&digits, 16).ok().map(u128::to_be_bytes)
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -44,5 +51,9 @@ mod portable {
 
     pub(crate) fn drop_cache(_file: &File) -> io::Result<()> {
         Ok(())
+    }
+
+    pub(crate) fn boot_id() -> Option<[u8; 16]> {
+        None
     }
 }

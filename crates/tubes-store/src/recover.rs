@@ -12,7 +12,7 @@ use std::io;
 use tubes_core::journal::{Replay, Superseded};
 
 use crate::error::OpenError;
-use crate::format::{FORMAT, HeaderFault, Record, SegmentHeader, job_record_bytes};
+use crate::format::{FORMAT, HeaderFault, Record, SEGMENT_HEADER_BYTES, SegmentHeader, job_record_bytes};
 use crate::options::{LogOptions, SEGMENT_BYTES_MIN, SYNC_ALWAYS, SYNC_NEVER, SyncMode};
 use crate::reader::{Behind, Reach, look_behind, walk};
 use crate::segment::{SPARE_PREFIX, Segment, Segments, segment_name, segment_number};
@@ -23,6 +23,8 @@ use crate::vfs::{Access, Vfs, VfsFile, read_whole};
 pub const SKIPPED_IDS: u64 = 1_000_000;
 /// Copies of torn tails that are kept; older ones are removed when another is made.
 const TORN_COPIES_MAX: usize = 16;
+/// The boot id where the system has none.
+const UNKNOWN_BOOT: [u8; 16] = [0; 16];
 const TORN_SUFFIX: &str = ".torn";
 
 /// A tail that was written but not synced when the power went, and of which parts are missing.
@@ -124,7 +126,8 @@ pub(crate) fn recover_for_writing<V: Vfs, R: Replay>(
     }
     if let Some(torn) = &mut scan.torn {
         set_aside(vfs, &names, torn)?;
-        scan.segments.resize_newest(torn.offset);
+        let newest = scan.segments.len() - 1;
+        scan.segments.resize(newest, torn.offset);
     }
     if options.sync != SyncMode::Never {
         // Records of this start will say that everything before them is synced.
@@ -147,6 +150,23 @@ pub(crate) fn recover_for_writing<V: Vfs, R: Replay>(
         live_job_bytes: scan.live_job_bytes,
         report,
     })
+}
+
+/// The highest generation that any segment in `vfs` names, 0 without segments.
+pub(crate) fn highest_generation<V: Vfs>(vfs: &V) -> io::Result<u32> {
+    let mut highest = 0;
+    for name in vfs.list()? {
+        if segment_number(&name).is_none() {
+            continue;
+        }
+        let mut start = [0; SEGMENT_HEADER_BYTES];
+        let read = vfs.open(&name, Access::Read)?.read_at(0, &mut start)?;
+        // One that cannot be read is refused later, when the log is opened.
+        if let Ok(header) = SegmentHeader::decode(&start[..read]) {
+            highest = highest.max(header.generation);
+        }
+    }
+    Ok(highest)
 }
 
 fn numbers_exhausted() -> io::Error {
@@ -219,7 +239,7 @@ impl Scan {
                 SYNC_NEVER => true,
                 _ => !self.orderly,
             };
-            may_lack_records && boot_id.is_some_and(|present| present != header.boot_id)
+            may_lack_records && boot_id.is_some_and(|present| present != header.boot_id || present == UNKNOWN_BOOT)
         });
         let skipped_ids = if power_cut { SKIPPED_IDS } else { 0 };
         RecoveryReport {
@@ -327,6 +347,9 @@ impl Scan {
         });
         if let Some(at) = impossible {
             return Err(damaged(at, "a record with a right checksum has contents that no record can have".to_owned()));
+        }
+        if let Some(segment) = self.segments.newest_mut() {
+            segment.end = reach.end as u64;
         }
         self.next_sequence = reach.next_sequence;
         if self.orderly {
@@ -499,5 +522,5 @@ fn is_clean<F: VfsFile>(file: &F, segment_bytes: u64) -> io::Result<bool> {
     }
     let mut start = vec![0; 4096];
     let read = file.read_at(0, &mut start)?;
-    Ok(start[..read].iter().skip(crate::format::SEGMENT_HEADER_BYTES).all(|byte| *byte == 0))
+    Ok(start[..read].iter().skip(SEGMENT_HEADER_BYTES).all(|byte| *byte == 0))
 }

@@ -40,6 +40,8 @@ pub(crate) struct Segment {
     pub(crate) number: u32,
     /// Length of the file, or what it will have once begun.
     pub(crate) bytes: u64,
+    /// Where its records end; kept for recovered segments only.
+    pub(crate) end: u64,
     /// Jobs whose newest JOB record lies here.
     pub(crate) live: u64,
     /// Every job that ever had a JOB record here; consulted by compaction from `compacted` on.
@@ -53,7 +55,7 @@ pub(crate) struct Segment {
 
 impl Segment {
     pub(crate) fn new(number: u32, bytes: u64) -> Segment {
-        Segment { number, bytes, live: 0, ids: Vec::new(), compacted: 0, left_at: 0 }
+        Segment { number, bytes, end: bytes, live: 0, ids: Vec::new(), compacted: 0, left_at: 0 }
     }
 }
 
@@ -80,12 +82,17 @@ impl Segments {
         Some(oldest)
     }
 
-    /// Corrects the size of the newest segment, whose file was cut.
-    pub(crate) fn resize_newest(&mut self, bytes: u64) {
-        if let Some(newest) = self.list.back_mut() {
-            self.bytes = self.bytes - newest.bytes + bytes;
-            newest.bytes = bytes;
-        }
+    pub(crate) fn pop_newest(&mut self) -> Option<Segment> {
+        let newest = self.list.pop_back()?;
+        self.bytes -= newest.bytes;
+        Some(newest)
+    }
+
+    /// Corrects the size of the segment at `index`, whose file was cut.
+    pub(crate) fn resize(&mut self, index: usize, bytes: u64) {
+        let segment = &mut self.list[index];
+        self.bytes = self.bytes - segment.bytes + bytes;
+        segment.bytes = bytes;
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use crate::format::{CLOSE_RECORD_BYTES, DELETE_RECORD_BYTES, SEGMENT_HEADER_BYTES, STATE_RECORD_BYTES};
+use crate::recover::Recovered;
 use crate::segment::{SPARE_PREFIX, fresh_room};
 use crate::vfs::{Vfs, VfsFile};
 
@@ -59,12 +60,13 @@ pub(crate) struct Space<F> {
 }
 
 impl<F: VfsFile> Space<F> {
-    pub(crate) fn new(segment_bytes: u64, spares: Vec<Spare<F>>, next_spare: u64) -> Space<F> {
+    /// Takes over the spares that a recovery found.
+    pub(crate) fn new(segment_bytes: u64, recovered: &mut Recovered<F>) -> Space<F> {
         Space {
             segment_bytes,
-            spares: spares.into(),
+            spares: std::mem::take(&mut recovered.spares).into(),
             large: None,
-            next_spare,
+            next_spare: recovered.next_spare,
             reserved: 0,
             owed: 0,
             owed_covered: 0,
@@ -72,6 +74,26 @@ impl<F: VfsFile> Space<F> {
             next_try_ns: 0,
             last_error: None,
         }
+    }
+
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
+    /// Whether the spares alone hold a DELETE record of each of `jobs` jobs.
+    pub(crate) fn spares_hold_deletes(&self, jobs: u64) -> bool {
+        !self.spares.is_empty() && self.sure_bytes(0, 0).is_some_and(|have| have >= jobs * DELETE_RECORD_BYTES)
+    }
+
+    /// Allocates spares until they do. `false` if that fails.
+    pub(crate) fn allocate_for_deletes<V: Vfs<File = F>>(&mut self, vfs: &V, jobs: u64) -> bool {
+        while !self.spares_hold_deletes(jobs) {
+            self.tries = self.tries.max(1);
+            if !self.allocate_spare(vfs) {
+                return false;
+            }
+        }
+        true
     }
 
     pub(crate) fn spare_count(&self) -> usize {

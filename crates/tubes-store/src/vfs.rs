@@ -138,6 +138,16 @@ impl DiskVfs {
         self.open_directory(name)
     }
 
+    /// Removes the empty member directory `name`.
+    pub(crate) fn remove_directory(&self, name: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&*self.directory, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Opens the member `name` for reading and writing, or creates it.
+    pub(crate) fn open_or_create(&self, name: &str) -> io::Result<DiskFile> {
+        self.open_file(name, OFlags::RDWR | OFlags::CREATE)
+    }
+
     /// Where the directory is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -231,6 +241,12 @@ impl Vfs for DiskVfs {
 #[derive(Debug, Clone)]
 pub struct DiskFile {
     file: Arc<File>,
+}
+
+impl DiskFile {
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
 }
 
 impl VfsFile for DiskFile {
