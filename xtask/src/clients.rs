@@ -32,7 +32,11 @@ const CLIENTS: [Client; 6] = [
     Client { name: "greenstalk 2.1.1 (Python)", prepare: install::greenstalk, own_suite: None },
     Client { name: "pystalk 0.9.1 (Python)", prepare: install::pystalk, own_suite: None },
     Client { name: "node-beanstalk 1.6.7 (Node)", prepare: install::node_beanstalk, own_suite: None },
-    Client { name: "beanstalkc 1.0.0 (Rust)", prepare: install::beanstalkc, own_suite: Some(install::beanstalkc_suite) },
+    Client {
+        name: "beanstalkc 1.0.0 (Rust)",
+        prepare: install::beanstalkc,
+        own_suite: Some(install::beanstalkc_suite),
+    },
     Client { name: "ruby-beaneater 1.1.1 (Ruby)", prepare: install::beaneater, own_suite: None },
     Client { name: "php-pda-pheanstalk 4.0.4 (PHP)", prepare: install::pheanstalk, own_suite: None },
 ];
@@ -94,13 +98,13 @@ pub(crate) fn run(server: &Path) -> anyhow::Result<Summary> {
     let root = crate_root()?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let places = Places { programs: root.join("clients"), installed: target.join("clients") };
-    fs::create_dir_all(&places.installed)
-        .with_context(|| format!("failed to make {}", places.installed.display()))?;
+    fs::create_dir_all(&places.installed).with_context(|| format!("failed to make {}", places.installed.display()))?;
 
     let mut installed = Vec::new();
     let mut passed = Vec::new();
     for client in &CLIENTS {
-        let command = (client.prepare)(&places, &mut installed).with_context(|| format!("failed to prepare {}", client.name))?;
+        let command =
+            (client.prepare)(&places, &mut installed).with_context(|| format!("failed to prepare {}", client.name))?;
         let own_tests = client.own_suite.map(|suite| suite(&places)).transpose();
         let own_tests = own_tests.with_context(|| format!("the own test suite of {} does not pass", client.name))?;
         let started = Instant::now();

@@ -33,7 +33,11 @@ impl Checks {
     fn took(&mut self, start: Instant, seconds: u64, what: &str) -> Outcome<()> {
         let elapsed = start.elapsed();
         let due = Duration::from_secs(seconds);
-        self.same(elapsed >= due && elapsed <= due + Duration::from_millis(500), true, &format!("{what} took {elapsed:?}"))
+        self.same(
+            elapsed >= due && elapsed <= due + Duration::from_millis(500),
+            true,
+            &format!("{what} took {elapsed:?}"),
+        )
     }
 }
 
@@ -70,7 +74,9 @@ fn main() -> Outcome<()> {
     checks.same(producer.peek_delayed()?.id(), 3u64, "peek-delayed")?;
     checks.refused(producer.peek_buried(), "NotFound")?;
     let job = producer.stats_job(3)?;
-    for (key, value) in [("id", "3"), ("tube", "work"), ("state", "delayed"), ("pri", "10"), ("delay", "1000"), ("ttr", "60")] {
+    for (key, value) in
+        [("id", "3"), ("tube", "work"), ("state", "delayed"), ("pri", "10"), ("delay", "1000"), ("ttr", "60")]
+    {
         checks.same(job.get(key).map(String::as_str), Some(value), key)?;
     }
     checks.same(job.len(), 14usize, "keys of stats-job")?;

@@ -161,7 +161,9 @@ fn is_current(list: &Path, folder: &Path) -> anyhow::Result<bool> {
 }
 
 fn mark_current(list: &Path, folder: &Path) -> anyhow::Result<()> {
-    fs::copy(list, folder.join("installed-from")).map(|_| ()).with_context(|| format!("failed to mark {}", folder.display()))
+    fs::copy(list, folder.join("installed-from"))
+        .map(|_| ())
+        .with_context(|| format!("failed to mark {}", folder.display()))
 }
 
 /// Makes sure of one package in exactly this version, and of others in any.

@@ -32,7 +32,8 @@ impl Server {
         if fs::read_link(&link).ok().as_deref() != Some(executable) {
             // Another target of an earlier run, or none.
             drop(fs::remove_file(&link));
-            std::os::unix::fs::symlink(executable, &link).with_context(|| format!("failed to make {}", link.display()))?;
+            std::os::unix::fs::symlink(executable, &link)
+                .with_context(|| format!("failed to make {}", link.display()))?;
         }
         let inherited = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths(std::iter::once(names).chain(std::env::split_paths(&inherited)))
