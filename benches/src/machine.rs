@@ -84,7 +84,7 @@ pub fn raise_descriptor_limit() -> Result<()> {
 pub struct Description {
     /// The processor's model.
     pub processor: String,
-    /// How many cores the benchmark may use.
+    /// How many cores it has.
     pub cores: usize,
     /// Memory in MiB.
     pub memory_mib: u64,
@@ -112,7 +112,7 @@ impl Description {
         let kernel = kernel.trim().split('-').next().unwrap_or_default().to_owned();
         Ok(Self {
             processor: field(&cpuinfo, "model name").unwrap_or_else(|| "unknown processor".to_owned()),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
             memory_mib: memory_kib / 1024,
             kernel,
         })

@@ -225,6 +225,9 @@ fn free_address() -> Result<SocketAddr> {
     Ok(listener.local_addr()?)
 }
 
+/// Begins the name of every folder; the id of the process that owns it follows.
+const FOLDER_PREFIX: &str = "bench-tubes-";
+
 /// A folder of this process alone, removed when dropped.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
@@ -237,7 +240,7 @@ impl Folder {
     /// It cannot be made.
     pub fn create(parent: &Path, name: &str) -> Result<Self> {
         for number in 0_u32.. {
-            let path = parent.join(format!("bench-tubes-{}-{name}-{number}", std::process::id()));
+            let path = parent.join(format!("{FOLDER_PREFIX}{}-{name}-{number}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -245,6 +248,24 @@ impl Folder {
             }
         }
         bail!("no free name in {}", parent.display())
+    }
+
+    /// Removes the folders in `parent` that a process left there when it was killed.
+    ///
+    /// # Errors
+    ///
+    /// `parent` cannot be listed, or a folder cannot be removed.
+    pub fn remove_left_over(parent: &Path) -> Result<()> {
+        for entry in fs::read_dir(parent).with_context(|| format!("list {}", parent.display()))? {
+            let path = entry?.path();
+            let name =
+                path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(FOLDER_PREFIX));
+            let owner = name.and_then(|name| name.split('-').next()).and_then(|id| id.parse::<u32>().ok());
+            if owner.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists()) {
+                fs::remove_dir_all(&path).with_context(|| format!("remove {}", path.display()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Where it is.

@@ -120,6 +120,7 @@ fn measure(run: &Run) -> Result<()> {
         machine::raise_descriptor_limit()?;
         let cores = Cores::choose()?;
         cores.enter_generator()?;
+        Folder::remove_left_over(&folder)?;
         let scratch = Folder::create(&folder, "run")?;
         ensure!(
             on_disk(scratch.path())?,
