@@ -106,14 +106,16 @@ pub(crate) fn recover_for_writing<V: Vfs, R: Replay>(
     let names = vfs.list().map_err(|source| io_error(vfs, ".", "list", source))?;
     let mut numbers: Vec<u32> = names.iter().filter_map(|name| segment_number(name)).collect();
     numbers.sort_unstable();
+    let mut cached_id = 0;
     if let Some(&last) = numbers.last() {
         // A process killed while it gave or took away a name may have left that to chance, and another name after it
         // could then make a gap.
         vfs.sync_dir().map_err(|source| io_error(vfs, ".", "sync", source))?;
-        settle_last(vfs, last)?;
+        cached_id = settle_last(vfs, last)?;
     }
     let identity = Identity { slot: options.slot, fingerprint: options.fingerprint };
     let mut scan = scan(vfs, &numbers, identity, replay)?;
+    scan.highest_id = scan.highest_id.max(cached_id);
     if let Some(header) = scan.newest_generation_at_least(options.generation) {
         return Err(OpenError::Damaged {
             file: vfs.display(&segment_name(header.0)),
@@ -180,11 +182,34 @@ pub(crate) fn io_error<V: Vfs>(vfs: &V, name: &str, action: &'static str, source
 /// Makes the disk and what will be read of the last segment the same: what the page cache alone holds goes to the disk,
 /// and if a sync failed before, what the disk really has is read. Also if it ends in CLOSE: a process killed during a
 /// switch leaves that record written, not synced.
-fn settle_last<V: Vfs>(vfs: &V, number: u32) -> Result<(), OpenError> {
+///
+/// Returns the largest id that the cache knew: after a failed sync the disk may lack records whose ids clients have seen
+/// in mode `interval`, and the machine has not been restarted, so nothing else tells that they were given.
+fn settle_last<V: Vfs>(vfs: &V, number: u32) -> Result<u64, OpenError> {
     let name = segment_name(number);
     let file = vfs.open(&name, Access::ReadWrite).map_err(|source| io_error(vfs, &name, "open", source))?;
+    let mut cached = Vec::new();
+    read_whole(&file, &mut cached).map_err(|source| io_error(vfs, &name, "read", source))?;
+    let cached_id = largest_id(&cached);
+    drop(cached);
     file.sync_data().map_err(|source| io_error(vfs, &name, "sync", source))?;
-    file.drop_cache().map_err(|source| io_error(vfs, &name, "drop the cached pages of", source))
+    file.drop_cache().map_err(|source| io_error(vfs, &name, "drop the cached pages of", source))?;
+    Ok(cached_id)
+}
+
+/// The largest id of the jobs in one segment, 0 if there is none; whether the segment is what it should be is for
+/// [`scan`] to judge.
+fn largest_id(bytes: &[u8]) -> u64 {
+    let mut largest = 0;
+    if let Ok(header) = SegmentHeader::decode(bytes) {
+        walk(bytes, header.generation, header.first_sequence, |_, frame| {
+            if let Some(Record::Job(job)) = frame.record() {
+                largest = largest.max(job.id);
+            }
+            true
+        });
+    }
+    largest
 }
 
 /// What reading all segments gave.
@@ -200,6 +225,8 @@ pub(crate) struct Scan {
     next_id: u64,
     highest_id: u64,
     orderly: bool,
+    /// The segment read last, and where its records end, if that is not with a CLOSE.
+    unclosed: Option<(u32, u64)>,
     last_header: Option<SegmentHeader>,
     /// Segments that nobody has synced.
     unsynced: Vec<u32>,
@@ -282,6 +309,7 @@ pub(crate) fn scan<V: Vfs, R: Replay>(
         next_id: 1,
         highest_id: 0,
         orderly: numbers.is_empty(),
+        unclosed: None,
         last_header: None,
         unsynced: Vec::new(),
         generations: Vec::new(),
@@ -320,13 +348,19 @@ impl Scan {
         let header = check_header(SegmentHeader::decode(bytes), number, identity, &file)?;
         self.segments.push(Segment::new(number, bytes.len() as u64));
         if self.last_header.is_some() && header.first_sequence != self.next_sequence && !planted_bug!(GapUnnoticed) {
-            return Err(damaged(
-                32,
-                format!(
-                    "it begins with record {}, but record {} is the next one: synced records before it are missing",
-                    header.first_sequence, self.next_sequence
-                ),
-            ));
+            let missing = self.next_sequence;
+            let first = header.first_sequence;
+            return Err(match self.unclosed {
+                Some((before, end)) => OpenError::Damaged {
+                    file: vfs.display(&segment_name(before)),
+                    offset: end,
+                    what: format!(
+                        "record {missing} is missing, but {} begins with record {first}, so it had been synced",
+                        segment_name(number)
+                    ),
+                },
+                None => damaged(32, format!("it begins with record {first}, but record {missing} is the next one")),
+            });
         }
         self.generations.push((number, header.generation));
         self.next_id = self.next_id.max(header.next_id);
@@ -352,6 +386,7 @@ impl Scan {
             segment.end = reach.end as u64;
         }
         self.next_sequence = reach.next_sequence;
+        self.unclosed = (!self.orderly).then_some((number, reach.end as u64));
         if self.orderly {
             return Ok(());
         }
