@@ -1,0 +1,89 @@
+//! When clients may be accepted.
+//!
+//! Descriptors are kept back for the log, so that it never fails because of clients; at the limit the listeners rest
+//! until a client leaves, and waiting connections stay with the system.
+
+use crate::error::ServeError;
+use std::io;
+
+/// Descriptors kept for everything but clients: listeners, log, polling, signals, and some to spare.
+const DESCRIPTORS_KEPT: u64 = 32;
+/// How long accepting rests after the system refused for want of something, in ns.
+const RETRY_NS: u64 = 100_000_000;
+
+/// Which listeners have clients waiting, and whether one more fits.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    has_clients: Vec<bool>,
+    rests_until: Option<u64>,
+    open: u64,
+    open_max: u64,
+}
+
+impl Gate {
+    /// Raises the limit of open descriptors as far as the system allows and counts with it.
+    pub(crate) fn new(listeners: usize) -> Result<Gate, ServeError> {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        // Where the hard limit is "none", the soft one stays what it is.
+        if limit.maximum.is_some() && limit.current != limit.maximum {
+            let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+        }
+        let available = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let Some(open_max) = available.checked_sub(DESCRIPTORS_KEPT + listeners as u64).filter(|max| *max > 0) else {
+            let refused = io::Error::other(format!("the limit of open descriptors is {available}; raise it"));
+            return Err(ServeError::system("make room for clients", refused));
+        };
+        Ok(Gate { has_clients: vec![true; listeners], rests_until: None, open: 0, open_max })
+    }
+
+    /// The listener has announced clients.
+    pub(crate) fn ready(&mut self, listener: usize) {
+        if let Some(has_clients) = self.has_clients.get_mut(listener) {
+            *has_clients = true;
+        }
+    }
+
+    /// Whether a client may be accepted from this listener now.
+    pub(crate) fn may_accept(&mut self, listener: usize, now_ns: u64) -> bool {
+        if self.rests_until.is_some_and(|until| now_ns >= until) {
+            self.rests_until = None;
+        }
+        self.has_clients[listener] && self.rests_until.is_none() && self.open < self.open_max
+    }
+
+    /// Whether accepting would go on at once.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.rests_until.is_none() && self.open < self.open_max && self.has_clients.contains(&true)
+    }
+
+    /// When to try again after the system refused, in ns of the boot clock.
+    pub(crate) fn retry_at(&self) -> Option<u64> {
+        self.rests_until
+    }
+
+    /// The system did not give a client.
+    pub(crate) fn failed(&mut self, listener: usize, error: &io::Error, now_ns: u64) {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => self.has_clients[listener] = false,
+            io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
+            _ => {
+                if self.rests_until.is_none() {
+                    tracing::warn!("no client can be accepted at the moment: {error}");
+                }
+                self.rests_until = Some(now_ns + RETRY_NS);
+            }
+        }
+    }
+
+    pub(crate) fn opened(&mut self) {
+        self.open += 1;
+        if self.open == self.open_max {
+            tracing::warn!("{} clients are connected; more wait until one leaves", self.open);
+        }
+    }
+
+    pub(crate) fn closed(&mut self) {
+        self.open -= 1;
+    }
+}

@@ -1,0 +1,37 @@
+//! What a server is started with, already checked for form.
+
+use crate::listen::Address;
+use std::path::PathBuf;
+use tubes_store::SyncMode;
+
+/// Everything a queue server in single mode must be told.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// Where to listen, unless sockets are inherited.
+    pub listen: Address,
+    /// Mode of a unix socket; `None` leaves what the umask gives.
+    pub socket_mode: Option<u32>,
+    /// Group of a unix socket, by name.
+    pub socket_group: Option<String>,
+    /// Account to switch to once the listener is open.
+    pub user: Option<String>,
+    /// Largest body of a job, in bytes.
+    pub max_job_size: u32,
+    /// Whether an HTTP request line as a connection's first line closes it.
+    pub close_on_http: bool,
+    /// The log; `None` keeps jobs in memory only.
+    pub log: Option<LogSettings>,
+    /// File for the trace of replies (feature `trace`).
+    pub trace: Option<PathBuf>,
+}
+
+/// Where and how the log is kept.
+#[derive(Debug, Clone)]
+pub struct LogSettings {
+    /// The data directory.
+    pub directory: PathBuf,
+    /// When records are synced.
+    pub sync: SyncMode,
+    /// Length of a segment, in bytes.
+    pub segment_bytes: u64,
+}

@@ -1,0 +1,86 @@
+//! Switching to another account, completely and for good.
+
+use crate::error::ServeError;
+use nix::unistd::{Gid, Group, User};
+
+/// The account to switch to.
+#[derive(Debug)]
+pub(crate) struct Account {
+    user: User,
+}
+
+/// Looks the account up, before anything is opened for it.
+pub(crate) fn find(name: &str) -> Result<Account, ServeError> {
+    match User::from_name(name) {
+        Ok(Some(user)) => Ok(Account { user }),
+        _ => Err(ServeError::UnknownAccount { kind: "user", name: name.to_owned() }),
+    }
+}
+
+/// Number of a group by its name.
+pub(crate) fn group_id(name: &str) -> Result<rustix::fs::Gid, ServeError> {
+    match Group::from_name(name) {
+        Ok(Some(group)) => Ok(rustix::fs::Gid::from_raw(group.gid.as_raw())),
+        _ => Err(ServeError::UnknownAccount { kind: "group", name: name.to_owned() }),
+    }
+}
+
+impl Account {
+    /// Gives up everything of the present account: supplementary groups, group, user, and the way back.
+    pub(crate) fn switch(&self) -> Result<(), ServeError> {
+        let (uid, gid) = (self.user.uid, self.user.gid);
+        let failed = |what: String| ServeError::Privileges { user: self.user.name.clone(), what };
+        let step = |name: &str, result: nix::Result<()>| result.map_err(|error| failed(format!("{name}: {error}")));
+        if nix::unistd::geteuid() == uid && nix::unistd::getegid() == gid && !uid.is_root() {
+            return Ok(());
+        }
+        step("setgroups", set_groups(gid))?;
+        step("setgid", set_gid(gid))?;
+        step("setuid", set_uid(uid))?;
+        if !uid.is_root() && nix::unistd::setuid(nix::unistd::Uid::from_raw(0)).is_ok() {
+            return Err(failed("root could be regained".into()));
+        }
+        no_new_privileges().map_err(|error| failed(format!("no_new_privs: {error}")))
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn no_new_privileges() -> rustix::io::Result<()> {
+    rustix::thread::set_no_new_privs(true)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn no_new_privileges() -> rustix::io::Result<()> {
+    Ok(())
+}
+
+#[cfg(not(any(target_os = "macos", target_os = "ios")))]
+fn set_groups(_gid: Gid) -> nix::Result<()> {
+    nix::unistd::setgroups(&[])
+}
+
+/// Its group list cannot be set there; the switch of the group replaces it.
+#[cfg(any(target_os = "macos", target_os = "ios"))]
+fn set_groups(_gid: Gid) -> nix::Result<()> {
+    Ok(())
+}
+
+#[cfg(any(target_os = "linux", target_os = "freebsd", target_os = "openbsd"))]
+fn set_gid(gid: Gid) -> nix::Result<()> {
+    nix::unistd::setresgid(gid, gid, gid)
+}
+
+#[cfg(any(target_os = "linux", target_os = "freebsd", target_os = "openbsd"))]
+fn set_uid(uid: nix::unistd::Uid) -> nix::Result<()> {
+    nix::unistd::setresuid(uid, uid, uid)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "freebsd", target_os = "openbsd")))]
+fn set_gid(gid: Gid) -> nix::Result<()> {
+    nix::unistd::setgid(gid)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "freebsd", target_os = "openbsd")))]
+fn set_uid(uid: nix::unistd::Uid) -> nix::Result<()> {
+    nix::unistd::setuid(uid)
+}
