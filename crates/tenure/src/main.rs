@@ -1,2 +1,31 @@
-//! The program.
-fn main() {}
+//! The program: command line, wiring, exit codes; nothing else.
+
+mod cli;
+mod demo;
+mod exit;
+mod log_files;
+mod logging;
+mod tubes;
+
+use std::process::ExitCode;
+
+/// Gives memory back to the system behind a backlog that has been consumed.
+#[cfg(target_os = "linux")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let command = match cli::parse(arguments) {
+        Ok(command) => command,
+        Err(error) => return exit::usage(&error),
+    };
+    let result = match command {
+        cli::Command::Tubes(call) => tubes::serve(*call),
+        cli::Command::Check { directory } => log_files::check(&directory),
+        cli::Command::Repair { directory } => log_files::repair(&directory),
+        cli::Command::Import { from, to } => log_files::import(&from, &to),
+        cli::Command::Demo(options) => demo::run(&options),
+    };
+    exit::code(result)
+}

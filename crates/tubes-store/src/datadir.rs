@@ -152,6 +152,16 @@ pub fn open(dir: &Path, topology: Topology) -> Result<DataDir, DirError> {
     Ok(DataDir { vfs, manifest, fingerprint, _lock: lock })
 }
 
+/// Checks, without writing or locking anything, that `dir` could be opened with this topology.
+///
+/// # Errors
+///
+/// As [`open`].
+pub fn refuse_other_topology(dir: &Path, topology: Topology) -> Result<(), DirError> {
+    let vfs = open_directory(dir)?;
+    check(&vfs, dir, read_manifest(&vfs)?.as_ref(), topology)
+}
+
 /// A data directory under construction: it gets its manifest last, and without one no start takes it for a queue.
 #[derive(Debug)]
 pub(crate) struct Importing {

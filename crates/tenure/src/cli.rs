@@ -1,0 +1,296 @@
+//! The command line: what can be written, and what it means.
+//!
+//! Called by the name `beanstalkd`, the program takes that program's command line and is `tenure tubes`.
+
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use tenure_config::LogLevel;
+
+/// The name under which the program takes beanstalkd's place.
+const ORIGINAL: &str = "beanstalkd";
+
+/// What was asked for.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Run the queue server.
+    Tubes(Box<TubesCall>),
+    /// Read a data directory's log and say what is in it.
+    Check { directory: PathBuf },
+    /// Save what can be read of a damaged data directory.
+    Repair { directory: PathBuf },
+    /// Make a data directory of beanstalkd's files.
+    Import { from: PathBuf, to: PathBuf },
+    /// Show and check the server at work.
+    Demo(DemoOptions),
+}
+
+/// A call of the queue server.
+#[derive(Debug)]
+pub(crate) struct TubesCall {
+    /// Its flags.
+    pub(crate) flags: TubesFlags,
+    /// Configuration file named before `tubes`; without one no file and no variable is read.
+    pub(crate) config: Option<PathBuf>,
+    /// Level of messages named before `tubes`.
+    pub(crate) level: Option<LogLevel>,
+    /// Whether the program was called by the original's name.
+    pub(crate) is_called_beanstalkd: bool,
+}
+
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, about, disable_version_flag = true, subcommand_required = true)]
+struct TenureLine {
+    /// Configuration file
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Least urgent messages that are written
+    #[arg(short = 'L', long = "log-level", value_name = "LEVEL")]
+    level: Option<Level>,
+
+    /// Print the version
+    #[arg(short = 'v', long = "version", action = ArgAction::Version)]
+    version: (),
+
+    #[command(subcommand)]
+    command: TenureCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TenureCommand {
+    /// Run the queue server, with beanstalkd's protocol and command line
+    Tubes(TubesLine),
+    /// Bring in data of other programs
+    #[command(subcommand)]
+    Import(ImportLine),
+    /// Start a server, push jobs through it, kill it in between, and check that nothing was lost
+    Demo(DemoOptions),
+}
+
+#[derive(Debug, Args)]
+#[command(version, disable_version_flag = true, args_conflicts_with_subcommands = true)]
+struct TubesLine {
+    #[command(flatten)]
+    flags: TubesFlags,
+
+    #[command(subcommand)]
+    tool: Option<TubesTool>,
+}
+
+#[derive(Debug, Subcommand)]
+enum TubesTool {
+    /// Read the log in DIR, change nothing, and say what is in it
+    Check {
+        /// The data directory
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    /// Copy DIR, then save every valid record of a damaged log and list what was dropped
+    Repair {
+        /// The data directory
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ImportLine {
+    /// The log of a beanstalkd that has been stopped; ids, states and counters are kept
+    Beanstalkd {
+        /// Its log directory (its `-b`); not changed
+        #[arg(value_name = "FROM")]
+        from: PathBuf,
+        /// The new data directory; must be empty or missing
+        #[arg(long, value_name = "DIR")]
+        to: PathBuf,
+    },
+}
+
+#[derive(Debug, Parser)]
+#[command(name = ORIGINAL, version, about = "The queue server of tenure, with beanstalkd's protocol and command line")]
+#[command(disable_version_flag = true)]
+struct OriginalLine {
+    #[command(flatten)]
+    flags: TubesFlags,
+}
+
+/// The flags of the queue server: the original's, then ours.
+#[derive(Debug, Args)]
+pub(crate) struct TubesFlags {
+    /// Keep a log of jobs in DIR
+    #[arg(short = 'b', value_name = "DIR")]
+    pub(crate) directory: Option<PathBuf>,
+
+    /// Sync the log at most MS milliseconds after a write (0: before each reply) [default: 50]
+    #[arg(short = 'f', value_name = "MS", overrides_with = "never_sync")]
+    pub(crate) sync_ms: Option<u64>,
+
+    /// Never sync the log
+    #[arg(short = 'F', overrides_with = "sync_ms")]
+    pub(crate) never_sync: bool,
+
+    /// Size of a log segment [default: 10485760]
+    #[arg(short = 's', value_name = "BYTES")]
+    pub(crate) segment_bytes: Option<u64>,
+
+    /// Largest job body [default: 65535]
+    #[arg(short = 'z', value_name = "BYTES")]
+    pub(crate) max_job_size: Option<u64>,
+
+    /// Address to listen on, or unix:PATH [default: 127.0.0.1]
+    #[arg(short = 'l', value_name = "ADDR")]
+    pub(crate) listen: Option<String>,
+
+    /// Port to listen on [default: 11300]
+    #[arg(short = 'p', value_name = "PORT")]
+    pub(crate) port: Option<u16>,
+
+    /// Account to switch to
+    #[arg(short = 'u', value_name = "USER")]
+    pub(crate) user: Option<String>,
+
+    /// Write more messages (repeat for more)
+    #[arg(short = 'V', action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// Print the version
+    #[arg(short = 'v', action = ArgAction::Version)]
+    pub(crate) version: (),
+
+    /// Taken for compatibility; the log is always compacted
+    #[arg(short = 'c')]
+    pub(crate) compact: bool,
+
+    /// Taken for compatibility; the log is always compacted
+    #[arg(short = 'n')]
+    pub(crate) no_compact: bool,
+
+    /// Number of owner processes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) owners: Option<u32>,
+
+    /// Number of frontend processes
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) frontends: Option<u32>,
+
+    /// File to which the order of replies is written
+    #[cfg(feature = "trace")]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+}
+
+/// How much the demo does.
+#[derive(Debug, Args)]
+pub(crate) struct DemoOptions {
+    /// Jobs to push through, at least 1000
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1000..))]
+    pub(crate) jobs: u64,
+
+    /// Times the server is killed and restarted meanwhile
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) kills: u32,
+
+    /// Seed of what is random, to repeat a run
+    #[arg(long, value_name = "SEED")]
+    pub(crate) seed: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Level {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// Reads the command line.
+///
+/// # Errors
+///
+/// What clap says of it; help and version are among the errors, as answers.
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
+    if arguments.first().is_some_and(|name| Path::new(name).file_name() == Some(ORIGINAL.as_ref())) {
+        let line = parse_as::<OriginalLine>(arguments)?;
+        let call = TubesCall { flags: line.flags, config: None, level: None, is_called_beanstalkd: true };
+        return Ok(Command::Tubes(Box::new(call)));
+    }
+    let line = parse_as::<TenureLine>(arguments)?;
+    Ok(match line.command {
+        TenureCommand::Tubes(TubesLine { tool: Some(TubesTool::Check { directory }), .. }) => {
+            Command::Check { directory }
+        }
+        TenureCommand::Tubes(TubesLine { tool: Some(TubesTool::Repair { directory }), .. }) => {
+            Command::Repair { directory }
+        }
+        TenureCommand::Tubes(TubesLine { flags, tool: None }) => {
+            let level = line.level.map(|level| match level {
+                Level::Error => LogLevel::Error,
+                Level::Warn => LogLevel::Warn,
+                Level::Info => LogLevel::Info,
+                Level::Debug => LogLevel::Debug,
+                Level::Trace => LogLevel::Trace,
+            });
+            Command::Tubes(Box::new(TubesCall { flags, config: line.config, level, is_called_beanstalkd: false }))
+        }
+        TenureCommand::Import(ImportLine::Beanstalkd { from, to }) => Command::Import { from, to },
+        TenureCommand::Demo(options) => Command::Demo(options),
+    })
+}
+
+fn parse_as<T: CommandFactory + FromArgMatches>(arguments: Vec<OsString>) -> Result<T, clap::Error> {
+    let mut command = T::command();
+    // A flag given twice counts as its last, as with the original's getopt.
+    command = command.args_override_self(true);
+    let matches = command.try_get_matches_from_mut(arguments)?;
+    T::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tubes(arguments: &[&str]) -> TubesFlags {
+        match parse(arguments.iter().map(OsString::from).collect()).expect("arguments are understood") {
+            Command::Tubes(call) => call.flags,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        TenureLine::command().debug_assert();
+        OriginalLine::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_bundle_and_take_attached_or_separate_values() {
+        for arguments in [
+            &["beanstalkd", "-VVp11301", "-l0.0.0.0", "-z10"][..],
+            &["/usr/bin/beanstalkd", "-V", "-V", "-p", "11301", "-l", "0.0.0.0", "-z", "10"],
+            &["tenure", "tubes", "-VVp", "11301", "-l", "0.0.0.0", "-z10"],
+        ] {
+            let flags = tubes(arguments);
+            assert_eq!((flags.verbose, flags.port, flags.max_job_size), (2, Some(11301), Some(10)));
+            assert_eq!(flags.listen.as_deref(), Some("0.0.0.0"));
+        }
+    }
+
+    #[test]
+    fn the_last_of_two_sync_flags_counts() {
+        let flags = tubes(&["beanstalkd", "-f", "5", "-F"]);
+        assert_eq!((flags.sync_ms, flags.never_sync), (None, true));
+        let flags = tubes(&["beanstalkd", "-F", "-f", "5", "-f", "6"]);
+        assert_eq!((flags.sync_ms, flags.never_sync), (Some(6), false));
+    }
+
+    #[test]
+    fn behind_tubes_the_letters_are_the_originals_and_before_it_ours() {
+        assert!(tubes(&["tenure", "tubes", "-c"]).compact);
+        let command = parse(["tenure", "-c", "x.toml", "tubes"].iter().map(OsString::from).collect());
+        let Ok(Command::Tubes(call)) = command else { panic!("not understood") };
+        assert_eq!(call.config.as_deref(), Some(Path::new("x.toml")));
+        assert!(!call.flags.compact);
+    }
+}

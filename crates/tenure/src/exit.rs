@@ -1,0 +1,64 @@
+//! From a failure to what the user reads and the exit code. The codes are the same for all commands.
+
+use std::process::ExitCode;
+
+/// A check or a demo failed.
+pub(crate) const FAILED: u8 = 1;
+/// The command line is wrong.
+pub(crate) const USAGE: u8 = 5;
+
+/// A failure with its exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// A failure that ends the program with `code`.
+    pub(crate) fn new(code: u8, message: impl std::fmt::Display) -> Self {
+        Failure { code, message: message.to_string() }
+    }
+}
+
+impl From<tubes_server::ServeError> for Failure {
+    fn from(error: tubes_server::ServeError) -> Self {
+        Failure::new(error.exit_code(), error)
+    }
+}
+
+impl From<tubes_store::datadir::DirError> for Failure {
+    fn from(error: tubes_store::datadir::DirError) -> Self {
+        Failure::new(error.exit_code(), error)
+    }
+}
+
+impl From<tubes_store::import::ImportError> for Failure {
+    fn from(error: tubes_store::import::ImportError) -> Self {
+        Failure::new(error.exit_code(), error)
+    }
+}
+
+impl From<tenure_config::ConfigError> for Failure {
+    fn from(error: tenure_config::ConfigError) -> Self {
+        Failure::new(tenure_config::EXIT_CODE, error)
+    }
+}
+
+/// Ends the program: 0, or the failure's code behind its message.
+pub(crate) fn code(result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("tenure: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Ends a call that asked for help or could not be read.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    let is_answer = !error.use_stderr();
+    let _ = error.print();
+    if is_answer { ExitCode::SUCCESS } else { ExitCode::from(USAGE) }
+}

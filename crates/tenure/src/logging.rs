@@ -1,0 +1,22 @@
+//! Messages for operators, on standard error.
+
+use tracing_subscriber::filter::LevelFilter;
+
+/// Begins to write messages of `level` and more urgent ones.
+pub(crate) fn start(level: tenure_config::LogLevel) {
+    use std::io::IsTerminal;
+    use tenure_config::LogLevel;
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}
