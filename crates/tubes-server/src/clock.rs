@@ -1,17 +1,12 @@
 //! The clocks, read in the shell only.
 
+use crate::platform::STEADY_CLOCK;
 use rustix::time::{ClockId, clock_gettime};
 use tubes_core::Now;
 
-/// Counts suspend where the system has such a clock, and no step of the wall clock.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const STEADY: ClockId = ClockId::Boottime;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const STEADY: ClockId = ClockId::Monotonic;
-
 /// The present instant.
 pub(crate) fn now() -> Now {
-    let steady = clock_gettime(STEADY);
+    let steady = clock_gettime(STEADY_CLOCK);
     let wall = clock_gettime(ClockId::Realtime);
     Now {
         boot_ns: nanoseconds(steady.tv_sec, steady.tv_nsec),

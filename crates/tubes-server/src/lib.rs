@@ -17,6 +17,7 @@ mod listen;
 mod options;
 mod outputs;
 mod persistence;
+mod platform;
 mod privileges;
 mod signals;
 mod single;

@@ -60,7 +60,7 @@ impl Listener {
         if socket.r#type().map_err(|_| refuse("is not a socket"))? != Type::STREAM {
             return Err(refuse("is not a stream socket"));
         }
-        if !rustix::net::sockopt::socket_acceptconn(&socket).unwrap_or(true) {
+        if !crate::platform::listens(&socket) {
             return Err(refuse("does not listen"));
         }
         let local = socket.local_addr().map_err(|error| refuse(&error.to_string()))?;

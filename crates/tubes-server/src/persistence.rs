@@ -187,18 +187,8 @@ pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], ServeError> {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
-        filled +=
-            system_random(&mut bytes[filled..]).map_err(|source| ServeError::system("draw random bytes", source))?;
+        filled += crate::platform::random(&mut bytes[filled..])
+            .map_err(|source| ServeError::system("draw random bytes", source))?;
     }
     Ok(bytes)
-}
-
-#[cfg(target_os = "linux")]
-fn system_random(buffer: &mut [u8]) -> rustix::io::Result<usize> {
-    rustix::rand::getrandom(buffer, rustix::rand::GetRandomFlags::empty())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn system_random(buffer: &mut [u8]) -> std::io::Result<usize> {
-    std::io::Read::read(&mut std::fs::File::open("/dev/urandom")?, buffer)
 }

@@ -1,7 +1,8 @@
 //! Switching to another account, completely and for good.
 
 use crate::error::ServeError;
-use nix::unistd::{Gid, Group, User};
+use crate::platform;
+use nix::unistd::{Group, User};
 
 /// The account to switch to.
 #[derive(Debug)]
@@ -34,53 +35,12 @@ impl Account {
         if nix::unistd::geteuid() == uid && nix::unistd::getegid() == gid && !uid.is_root() {
             return Ok(());
         }
-        step("setgroups", set_groups(gid))?;
-        step("setgid", set_gid(gid))?;
-        step("setuid", set_uid(uid))?;
+        step("setgroups", platform::drop_groups())?;
+        step("setgid", platform::set_gid(gid))?;
+        step("setuid", platform::set_uid(uid))?;
         if !uid.is_root() && nix::unistd::setuid(nix::unistd::Uid::from_raw(0)).is_ok() {
             return Err(failed("root could be regained".into()));
         }
-        no_new_privileges().map_err(|error| failed(format!("no_new_privs: {error}")))
+        platform::no_new_privileges().map_err(|error| failed(format!("no_new_privs: {error}")))
     }
-}
-
-#[cfg(target_os = "linux")]
-fn no_new_privileges() -> rustix::io::Result<()> {
-    rustix::thread::set_no_new_privs(true)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn no_new_privileges() -> rustix::io::Result<()> {
-    Ok(())
-}
-
-#[cfg(not(any(target_os = "macos", target_os = "ios")))]
-fn set_groups(_gid: Gid) -> nix::Result<()> {
-    nix::unistd::setgroups(&[])
-}
-
-/// Its group list cannot be set there; the switch of the group replaces it.
-#[cfg(any(target_os = "macos", target_os = "ios"))]
-fn set_groups(_gid: Gid) -> nix::Result<()> {
-    Ok(())
-}
-
-#[cfg(any(target_os = "linux", target_os = "freebsd", target_os = "openbsd"))]
-fn set_gid(gid: Gid) -> nix::Result<()> {
-    nix::unistd::setresgid(gid, gid, gid)
-}
-
-#[cfg(any(target_os = "linux", target_os = "freebsd", target_os = "openbsd"))]
-fn set_uid(uid: nix::unistd::Uid) -> nix::Result<()> {
-    nix::unistd::setresuid(uid, uid, uid)
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "freebsd", target_os = "openbsd")))]
-fn set_gid(gid: Gid) -> nix::Result<()> {
-    nix::unistd::setgid(gid)
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "freebsd", target_os = "openbsd")))]
-fn set_uid(uid: nix::unistd::Uid) -> nix::Result<()> {
-    nix::unistd::setuid(uid)
 }

@@ -1,21 +1,12 @@
 //! Signals, as readable events.
 
 use crate::error::ServeError;
+use crate::platform::SIGXFSZ;
 use mio::net::UnixStream;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-
-/// The number is not in the constants of every system; where it is missing there is nothing to ignore.
-#[cfg(any(
-    target_os = "linux",
-    target_os = "freebsd",
-    target_os = "macos",
-    target_os = "netbsd",
-    target_os = "openbsd"
-))]
-const SIGXFSZ: i32 = 25;
 
 /// A signal that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,13 +34,6 @@ impl Signals {
             signal_hook::low_level::pipe::register(SIGINT, stop_writer)?;
             signal_hook::low_level::pipe::register(SIGUSR1, drain_writer)?;
             // A limit of the file size then shows as an error of the write, as a full disk does.
-            #[cfg(any(
-                target_os = "linux",
-                target_os = "freebsd",
-                target_os = "macos",
-                target_os = "netbsd",
-                target_os = "openbsd"
-            ))]
             signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
             stop.set_nonblocking(true)?;
             drain.set_nonblocking(true)?;
