@@ -5,3 +5,4 @@ pub mod disk;
 pub mod model;
 pub mod process;
 pub mod rng;
+pub mod sim;

@@ -30,6 +30,8 @@ enum Step {
     Connect,
     Disconnect(usize),
     HalfClose(usize),
+    /// The input of a session has ended and everything is answered.
+    GiveBack(usize),
     Command(usize, Command<'static>),
     /// Time passes, and what is due happens late by as much.
     Advance(u64),
@@ -164,6 +166,13 @@ impl Duel {
                     let at = now(self.now);
                     self.engine.half_close(at, SessionId(session), &mut self.journal, &mut self.said);
                     self.model.half_close(session);
+                }
+            }
+            Step::GiveBack(pick) => {
+                if let Some(session) = self.pick(*pick).filter(|session| !self.model.is_waiting(*session)) {
+                    let at = now(self.now);
+                    self.engine.give_back(at, SessionId(session), &mut self.journal, &mut self.said);
+                    self.model.give_back(self.now, session);
                 }
             }
             Step::Command(pick, command) => {
@@ -398,6 +407,7 @@ impl Mixture {
         let command = match rng.weighted(&self.weights) {
             CONNECT => return Step::Connect,
             DISCONNECT => return Step::Disconnect(session),
+            2 if rng.chance(1, 4) => return Step::GiveBack(session),
             2 => return Step::HalfClose(session),
             ADVANCE => return Step::Advance(rng.below(4 * SECOND_NS)),
             4 => return Step::Advance(rng.below(3) * SECOND_NS),

@@ -52,6 +52,19 @@ impl Answers {
         sorted(self) == sorted(other)
     }
 
+    /// A number that differs for different replies, by and large.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        let mut hash = self.ends.len() as u64;
+        for piece in self.bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..piece.len()].copy_from_slice(piece);
+            hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            hash ^= hash >> 31;
+        }
+        hash
+    }
+
     /// The replies in words, for a message about a mismatch.
     #[must_use]
     pub fn in_words(&self) -> String {

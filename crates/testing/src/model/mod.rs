@@ -174,17 +174,22 @@ impl Model {
         }
     }
 
-    /// `session` is gone.
-    pub fn disconnect(&mut self, now: Moment, session: u32) {
-        let gone = self.sessions.remove(session);
-        assert!(gone.is_some(), "session {session} is not open");
+    /// `session` sends nothing more and has been answered: its jobs are ready again.
+    pub fn give_back(&mut self, now: Moment, session: u32) {
         for job in self.jobs.values_mut() {
             if matches!(job.place, Place::Reserved { holder, .. } if holder == session) {
                 job.place = Place::Ready;
             }
         }
-        self.forget_unreferenced_tubes();
         self.hand_out(now);
+    }
+
+    /// `session` is gone.
+    pub fn disconnect(&mut self, now: Moment, session: u32) {
+        let gone = self.sessions.remove(session);
+        assert!(gone.is_some(), "session {session} is not open");
+        self.give_back(now, session);
+        self.forget_unreferenced_tubes();
     }
 
     /// Only puts are refused from here on.
@@ -208,6 +213,12 @@ impl Model {
     #[must_use]
     pub fn jobs(&self) -> &Table<u64, Job> {
         &self.jobs
+    }
+
+    /// Ids of the jobs that `session` holds.
+    pub fn held_by(&self, session: u32) -> impl Iterator<Item = u64> {
+        let held = move |job: &Job| matches!(job.place, Place::Reserved { holder, .. } if holder == session);
+        self.jobs.iter().filter(move |(_, job)| held(job)).map(|(id, _)| id)
     }
 
     /// Name of the tube with this creation number.

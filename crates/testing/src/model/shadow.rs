@@ -100,7 +100,7 @@ pub enum Mismatch {
     /// A job that must not be there is.
     Extra { id: u64 },
     /// A job is there, but not as it should be.
-    Different { id: u64, expected: ShadowJob, found: ShadowJob },
+    Different { id: u64, expected: Box<ShadowJob>, found: Box<ShadowJob> },
 }
 
 /// The jobs of a log.
@@ -160,7 +160,7 @@ impl ShadowLog {
             match found.jobs.get(id) {
                 None => return Some(Mismatch::Lost { id: *id }),
                 Some((other, _)) if other != expected => {
-                    let (expected, found) = (expected.clone(), other.clone());
+                    let (expected, found) = (Box::new(expected.clone()), Box::new(other.clone()));
                     return Some(Mismatch::Different { id: *id, expected, found });
                 }
                 Some(_) => {}

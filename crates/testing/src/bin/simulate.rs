@@ -1,0 +1,140 @@
+//! Runs the simulator over a range of seeds.
+//!
+//!     simulate --seeds 1..20001 --events 5000 --threads 2 --hours-min 750
+//!
+//! Prints what happened in all runs together and a hash over everything; ends with 1 if a promise was broken, naming the
+//! seed, or a floor was not reached. The floors are counts; rates are only printed. `--expect-hash` compares with what
+//! another build has printed for the same seeds; `--narrate SEED` tells what happens in one seed.
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use testing::sim::{Failure, Outcome, narrate, run};
+
+struct Arguments {
+    first: u64,
+    end: u64,
+    events: u64,
+    threads: u64,
+    hours_min: u64,
+    narrate: bool,
+    /// The hash that another build printed.
+    expect_hash: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(what) => {
+            eprintln!("simulate: {what}");
+            eprintln!("usage: simulate --seeds A..B [--events N] [--threads N] [--hours-min N] [--expect-hash H]");
+            eprintln!("       simulate --narrate SEED [--events N]");
+            return ExitCode::from(5);
+        }
+    };
+    if arguments.narrate {
+        return match narrate(arguments.first, arguments.events) {
+            Ok(outcome) => {
+                println!("{outcome:?}");
+                ExitCode::SUCCESS
+            }
+            Err(failure) => {
+                eprintln!("{failure}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    // A panic in the code under test is reported with its seed below.
+    std::panic::set_hook(Box::new(|_| {}));
+    let begin = Instant::now();
+    let (sum, failures) = run_all(&arguments);
+    let seconds = begin.elapsed().as_secs_f64();
+    for failure in failures.iter().take(5) {
+        eprintln!("{failure}");
+    }
+    let seeds = arguments.end - arguments.first;
+    let hours = sum.simulated_ns / 3_600_000_000_000;
+    println!("{seeds} seeds, {} events, {hours} simulated hours, hash {:016x}", sum.events, sum.hash);
+    println!("{sum:?}");
+    println!(
+        "{:.0} events/s on {} threads, {:.1} s, {:.0} times real time",
+        sum.events as f64 / seconds,
+        arguments.threads,
+        seconds,
+        sum.simulated_ns as f64 / 1e9 / seconds
+    );
+    if !failures.is_empty() {
+        eprintln!("{} of {seeds} seeds failed", failures.len());
+        return ExitCode::FAILURE;
+    }
+    if sum.events < seeds * arguments.events || hours < arguments.hours_min {
+        eprintln!("fewer than {} events or {} hours", seeds * arguments.events, arguments.hours_min);
+        return ExitCode::FAILURE;
+    }
+    if arguments.expect_hash.is_some_and(|expected| expected != sum.hash) {
+        eprintln!("the same seeds gave another hash elsewhere");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn run_all(arguments: &Arguments) -> (Outcome, Vec<Failure>) {
+    let next = AtomicU64::new(arguments.first);
+    let result = Mutex::new((Outcome::default(), Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= arguments.end {
+                        return;
+                    }
+                    let ran = run(seed, arguments.events);
+                    let mut result = result.lock().expect("no thread panics while it adds");
+                    match ran {
+                        Ok(outcome) => result.0 = result.0.and(outcome),
+                        Err(failure) => result.1.push(failure),
+                    }
+                }
+            });
+        }
+    });
+    let (sum, mut failures) = result.into_inner().expect("no thread panics while it adds");
+    failures.sort_by_key(|failure| failure.seed);
+    (sum, failures)
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut arguments =
+        Arguments { first: 1, end: 1_001, events: 5_000, threads: 2, hours_min: 0, narrate: false, expect_hash: None };
+    while let Some(option) = words.next() {
+        let value = words.next().ok_or_else(|| format!("{option} needs a value"))?;
+        let number = || value.parse::<u64>().map_err(|_| format!("{value:?} is not a number"));
+        match option.as_str() {
+            "--seeds" => {
+                let range =
+                    value.split_once("..").and_then(|(first, end)| Some((first.parse().ok()?, end.parse().ok()?)));
+                let range: (u64, u64) = range.ok_or_else(|| format!("{value:?} is not a range of seeds"))?;
+                (arguments.first, arguments.end) = range;
+                if arguments.end <= arguments.first {
+                    return Err(format!("{value:?} is an empty range of seeds"));
+                }
+            }
+            "--narrate" => {
+                (arguments.first, arguments.narrate) = (number()?, true);
+                arguments.end = arguments.first + 1;
+            }
+            "--events" => arguments.events = number()?,
+            "--threads" => arguments.threads = number()?.max(1),
+            "--expect-hash" => {
+                let hash = u64::from_str_radix(&value, 16);
+                arguments.expect_hash = Some(hash.map_err(|_| format!("{value:?} is no hash"))?);
+            }
+            "--hours-min" => arguments.hours_min = number()?,
+            _ => return Err(format!("unknown option {option}")),
+        }
+    }
+    Ok(arguments)
+}
