@@ -374,7 +374,7 @@ fn a_start_of_an_old_generation_and_blocks_of_an_older_file_never_replay() {
     let (log, _) = Log::open(disk.clone(), script.next_options(), &mut jobs).unwrap();
     drop(log);
     let mut stale = disk.contents();
-    let name = stale.keys().filter(|name| name.ends_with(".log")).next_back().unwrap().clone();
+    let name = stale.keys().rfind(|name| name.ends_with(".log")).unwrap().clone();
     let first_sequence = u64::from_le_bytes(stale[&name][32..40].try_into().unwrap());
     let mut record =
         files["0000000001.log"][HEADER_BYTES..HEADER_BYTES + record_places(&files["0000000001.log"])[0].1].to_vec();
