@@ -19,8 +19,9 @@ use crate::arena::Arena;
 use crate::index::IdIndex;
 use crate::job::Job;
 use crate::journal::{JobRecord, Journal};
+use crate::ready::ReadyKey;
 use crate::session::{Session, SessionId};
-use crate::tube::{ReadyKey, Tube};
+use crate::tube::Tube;
 use crate::{Now, URGENT_BELOW};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
@@ -266,7 +267,7 @@ impl Engine {
                     tube.urgent_count -= 1;
                     self.queued.urgent -= 1;
                 }
-                tube.ready.remove(&ReadyKey::new(job.pri, job.id, place))
+                tube.ready.remove(ReadyKey::new(job.pri, job.id, place))
             }
             State::Delayed => {
                 self.queued.delayed -= 1;
@@ -297,7 +298,8 @@ impl Engine {
         let wall_minus_boot_ms = self.wall_minus_boot_ms();
         let job = &mut self.jobs[place];
         let fields = job.logged(wall_minus_boot_ms);
-        job.placement = turn.journal.append_state(job.placement, job.id, &fields);
+        let placement = turn.journal.append_state(job.placement(), job.id, &fields);
+        job.set_placement(placement);
     }
 
     /// The job as its JOB record.

@@ -23,6 +23,7 @@ mod index;
 mod job;
 pub mod journal;
 pub mod planted;
+mod ready;
 mod session;
 mod tube;
 

@@ -1,29 +1,7 @@
 //! One tube: its queues, who refers to it, and its figures.
 
+use crate::ready::{ReadyKey, ReadyQueue};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A ready job's place in the order of its tube; `place` is its number in the arena and never decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ReadyKey {
-    pub(crate) pri: u32,
-    id_high: u32,
-    id_low: u32,
-    pub(crate) place: u32,
-}
-
-// 16 bytes instead of 24: the id is split so that it needs no alignment of its own.
-const _: () = assert!(size_of::<ReadyKey>() == 16);
-
-impl ReadyKey {
-    pub(crate) fn new(pri: u32, id: u64, place: u32) -> Self {
-        ReadyKey { pri, id_high: (id >> 32) as u32, id_low: id as u32, place }
-    }
-
-    /// What is compared between tubes.
-    pub(crate) fn rank(self) -> (u32, u64) {
-        (self.pri, u64::from(self.id_high) << 32 | u64::from(self.id_low))
-    }
-}
 
 /// A job that waits for a time: when, its id, its place in the arena.
 pub(crate) type TimedKey = (u64, u64, u32);
@@ -33,7 +11,7 @@ pub(crate) struct Tube {
     pub(crate) name: Box<[u8]>,
     /// Rises with each creation; the order of `list-tubes`.
     pub(crate) creation: u64,
-    pub(crate) ready: BTreeSet<ReadyKey>,
+    pub(crate) ready: ReadyQueue,
     pub(crate) delayed: BTreeSet<TimedKey>,
     /// By the order of burying.
     pub(crate) buried: BTreeMap<u64, u32>,
@@ -61,7 +39,7 @@ impl Tube {
         Tube {
             name: name.into(),
             creation,
-            ready: BTreeSet::new(),
+            ready: ReadyQueue::default(),
             delayed: BTreeSet::new(),
             buried: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -93,6 +71,6 @@ impl Tube {
 
     /// The job a reserve would get.
     pub(crate) fn servable(&self) -> Option<ReadyKey> {
-        if self.is_paused() { None } else { self.ready.first().copied() }
+        if self.is_paused() { None } else { self.ready.first() }
     }
 }

@@ -23,7 +23,7 @@ impl Outbox for Heard {
         reply.encode(&mut bytes);
         let text = String::from_utf8(bytes).expect("replies in these scripts are text");
         let line = text.trim_end().replace("\r\n", " ").replace('\n', " ");
-        writeln!(self.text, "{:>5} {}: {line}", self.at_ms, self.names[&session]).expect("a string takes everything");
+        writeln!(self.text, "{} {}: {line}", self.at_ms, self.names[&session]).expect("a string takes everything");
     }
 
     fn stats(&mut self, session: SessionId, stats: ServerStats) {
@@ -186,11 +186,11 @@ fn a_holder_is_warned_in_the_last_second_and_then_loses_the_job() {
          2000 tick
          2000 w stats-job 1",
         &expect![[r#"
-                0 p: INSERTED 1
-                0 w: RESERVED 1 3 job
-             1000 w: DEADLINE_SOON
-             1500 w: DEADLINE_SOON
-             2000 w: OK 145 --- id: 1 tube: "default" state: ready pri: 0 age: 2 delay: 0 ttr: 2 time-left: 0 file: 0 reserves: 1 timeouts: 1 releases: 0 buries: 0 kicks: 0
+            0 p: INSERTED 1
+            0 w: RESERVED 1 3 job
+            1000 w: DEADLINE_SOON
+            1500 w: DEADLINE_SOON
+            2000 w: OK 145 --- id: 1 tube: "default" state: ready pri: 0 age: 2 delay: 0 ttr: 2 time-left: 0 file: 0 reserves: 1 timeouts: 1 releases: 0 buries: 0 kicks: 0
         "#]],
     );
 }
@@ -203,10 +203,10 @@ fn a_ready_job_is_handed_out_also_in_the_last_second() {
          0 w reserve
          500 w reserve",
         &expect![[r#"
-                0 p: INSERTED 1
-                0 p: INSERTED 2
-                0 w: RESERVED 1 5 short
-              500 w: RESERVED 2 4 long
+            0 p: INSERTED 1
+            0 p: INSERTED 2
+            0 w: RESERVED 1 5 short
+            500 w: RESERVED 2 4 long
         "#]],
     );
 }
@@ -222,12 +222,12 @@ fn a_touch_moves_the_deadline() {
          3900 o reserve-with-timeout 0
          3900 w touch 1",
         &expect![[r#"
-                0 p: INSERTED 1
-                0 w: RESERVED 1 3 job
-             1900 w: TOUCHED
-             3899 o: TIMED_OUT
-             3900 o: RESERVED 1 3 job
-             3900 w: NOT_FOUND
+            0 p: INSERTED 1
+            0 w: RESERVED 1 3 job
+            1900 w: TOUCHED
+            3899 o: TIMED_OUT
+            3900 o: RESERVED 1 3 job
+            3900 w: NOT_FOUND
         "#]],
     );
 }
@@ -240,8 +240,8 @@ fn a_delayed_job_is_ready_when_its_delay_is_over() {
          999 tick
          1000 tick",
         &expect![[r#"
-                0 p: INSERTED 1
-             1000 w: RESERVED 1 3 job
+            0 p: INSERTED 1
+            1000 w: RESERVED 1 3 job
         "#]],
     );
 }
@@ -265,8 +265,8 @@ fn a_late_tick_prefers_the_job_to_the_time_out() {
          0 p put 0 2 60 job
          5000 tick",
         &expect![[r#"
-                0 p: INSERTED 1
-             5000 w: RESERVED 1 3 job
+            0 p: INSERTED 1
+            5000 w: RESERVED 1 3 job
         "#]],
     );
 }
@@ -306,9 +306,9 @@ fn a_pause_ends_by_itself_for_those_who_wait() {
          999 tick
          1000 tick",
         &expect![[r#"
-                0 p: INSERTED 1
-                0 p: PAUSED
-             1000 w: RESERVED 1 3 job
+            0 p: INSERTED 1
+            0 p: PAUSED
+            1000 w: RESERVED 1 3 job
         "#]],
     );
 }

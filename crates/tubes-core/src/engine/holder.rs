@@ -20,7 +20,7 @@ impl Engine {
         let tube = &mut self.tubes[job.tube];
         tube.delete_count += 1;
         if !planted::is(Bug::DeleteNotLogged) {
-            turn.journal.append_delete(job.placement, id, tube.name.len(), job.body.len());
+            turn.journal.append_delete(job.placement(), id, tube.name.len(), job.body.len());
         }
         self.take_out(place);
         self.forget(place);
@@ -98,7 +98,7 @@ impl Engine {
             turn.out.reply(SessionId(session), &Reply::NotFound);
             return None;
         };
-        if !turn.journal.admit_state(self.jobs[place].placement) {
+        if !turn.journal.admit_state(self.jobs[place].placement()) {
             turn.out.reply(SessionId(session), &Reply::OutOfMemory);
             return None;
         }

@@ -1,7 +1,7 @@
 //! A full check of the engine against itself, for tests and the simulator.
 
 use super::{Engine, QueuedCounts, Timer};
-use crate::tube::ReadyKey;
+use crate::ready::ReadyKey;
 use std::collections::HashSet;
 use tubes_protocol::State;
 
@@ -22,7 +22,7 @@ impl Engine {
                 State::Ready => {
                     counted.ready += 1;
                     counted.urgent += u64::from(job.pri < crate::URGENT_BELOW);
-                    assert!(tube.ready.contains(&ReadyKey::new(job.pri, job.id, place)), "ready job {}", job.id);
+                    assert!(tube.ready.contains(ReadyKey::new(job.pri, job.id, place)), "ready job {}", job.id);
                 }
                 State::Delayed => {
                     counted.delayed += 1;

@@ -47,7 +47,7 @@ impl Engine {
 
     /// Makes a buried or delayed job ready; `false` if the log has no space for it.
     fn kick_one<J: Journal, O: Outbox>(&mut self, turn: &mut Turn<'_, J, O>, place: u32) -> bool {
-        if !turn.journal.admit_state(self.jobs[place].placement) {
+        if !turn.journal.admit_state(self.jobs[place].placement()) {
             return false;
         }
         self.take_out(place);

@@ -58,7 +58,7 @@ impl Engine {
             delay: job.delay_s,
             ttr: job.ttr_s,
             time_left: time_left_ns / SECOND_NS,
-            file: job.placement.segment,
+            file: job.segment,
             reserves: job.counters.reserves,
             timeouts: job.counters.timeouts,
             releases: job.counters.releases,

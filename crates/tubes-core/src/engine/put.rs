@@ -2,7 +2,7 @@
 
 use super::{Engine, Outbox, Turn, boot_ms, seconds_ns};
 use crate::job::Job;
-use crate::journal::{Counters, Journal, Placement};
+use crate::journal::{Counters, Journal};
 use crate::planted::{self, Bug};
 use crate::session::SessionId;
 use tubes_protocol::{Reply, State};
@@ -45,7 +45,8 @@ impl Engine {
             ttr_s,
             holder: 0,
             counters: Counters::default(),
-            placement: Placement::default(),
+            segment: 0,
+            state_reserved: false,
             state: State::Ready,
         });
         self.job_places.insert(id, place);
@@ -53,7 +54,7 @@ impl Engine {
         self.total_jobs += 1;
         self.make_ready_or_delayed(place, delay_s);
         let placement = turn.journal.append_job(&self.job_record(place));
-        self.jobs[place].placement = placement;
+        self.jobs[place].set_placement(placement);
         turn.out.reply(SessionId(session), &Reply::Inserted(id));
     }
 

@@ -5,7 +5,7 @@ use crate::Now;
 use crate::job::Job;
 use crate::journal::{JobRecord, LoggedState, Placement, Replay, StateFields, Superseded};
 use crate::planted::{self, Bug};
-use crate::tube::ReadyKey;
+use crate::ready::{ReadyKey, ReadyQueue};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tubes_protocol::State;
 
@@ -25,7 +25,8 @@ impl Replay for Engine {
             ttr_s: record.ttr_s,
             holder: 0,
             counters: record.state.counters,
-            placement: Placement { segment, state_reserved: false },
+            segment,
+            state_reserved: false,
             state: State::Ready,
         };
         set_fields(&mut job, &record.state);
@@ -45,7 +46,7 @@ impl Replay for Engine {
         self.job_places.remove(id);
         let job = self.jobs.remove(place);
         Some(Superseded {
-            segment: job.placement.segment,
+            segment: job.segment,
             tube_bytes: self.tubes[job.tube].name.len(),
             body_bytes: job.body.len(),
         })
@@ -57,19 +58,19 @@ impl Replay for Engine {
 
     fn set_state_reserved(&mut self, reserved: bool) {
         for (_, job) in self.jobs.iter_mut() {
-            job.placement.state_reserved = reserved;
+            job.state_reserved = reserved;
         }
     }
 
     fn live_job(&self, id: u64, segment: u32) -> Option<(JobRecord<'_>, Placement)> {
         let place = self.job_places.get(id)?;
-        let placement = self.jobs[place].placement;
+        let placement = self.jobs[place].placement();
         (placement.segment == segment).then(|| (self.job_record(place), placement))
     }
 
     fn relocate(&mut self, id: u64, placement: Placement) {
         let place = self.job_places.get(id).expect("relocated a job that is not there");
-        self.jobs[place].placement = placement;
+        self.jobs[place].set_placement(placement);
     }
 }
 
@@ -120,7 +121,7 @@ impl Engine {
             self.queued.delayed += recovered.delayed.len() as u64;
             self.queued.buried += recovered.buried.len() as u64;
             tube.urgent_count = recovered.urgent_count;
-            tube.ready = BTreeSet::from_iter(recovered.ready);
+            tube.ready = ReadyQueue::from_iter(recovered.ready);
             tube.delayed = BTreeSet::from_iter(recovered.delayed);
             tube.buried = BTreeMap::from_iter(recovered.buried);
             let last_buried = tube.buried.last_key_value().map_or(0, |(order, _)| *order);

@@ -49,7 +49,7 @@ impl Engine {
                 self.hand_out(turn, place, session);
             }
             State::Delayed | State::Buried => {
-                if !turn.journal.admit_state(job.placement) {
+                if !turn.journal.admit_state(job.placement()) {
                     return turn.out.reply(SessionId(session), &Reply::OutOfMemory);
                 }
                 self.mark_worker(session);

@@ -35,13 +35,13 @@ impl Engine {
     }
 
     fn head_for_waiters(&self, tube: &crate::tube::Tube) -> Option<(u32, u64)> {
-        if tube.waiting.is_empty() { None } else { tube.servable().map(crate::tube::ReadyKey::rank) }
+        if tube.waiting.is_empty() { None } else { tube.servable().map(crate::ready::ReadyKey::rank) }
     }
 
     /// Serves one session at one tube; `false` if there is no job or nobody waits.
     fn serve_one<J: Journal, O: Outbox>(&mut self, turn: &mut Turn<'_, J, O>, at: u32) -> bool {
         let Some(tube) = self.tubes.get(at) else { return false };
-        let head = if planted::is(Bug::PauseIgnoredByWaiters) { tube.ready.first().copied() } else { tube.servable() };
+        let head = if planted::is(Bug::PauseIgnoredByWaiters) { tube.ready.first() } else { tube.servable() };
         let (Some(head), Some((_, session))) = (head, tube.waiting.first_key_value()) else { return false };
         let session = *session;
         if planted::is(Bug::ServedKeepsWaiting) {
