@@ -14,6 +14,8 @@ const IDLE_CHANGE_MAX: f64 = 0.01;
 const START_MS_MAX: f64 = 100.0;
 const RECOVERY_JOBS_PER_SECOND_MIN: f64 = 1.5e6;
 const RECOVERY_BYTES_PER_SECOND_MIN: f64 = 500e6;
+/// Counts that do not change at all would stretch a logarithmic axis without end.
+const SHARE_SHOWN_MIN: f64 = 0.01;
 /// Bodies up to this are judged by jobs, larger ones by bytes.
 const SMALL_BODY_BYTES_MAX: usize = 64;
 
@@ -50,6 +52,7 @@ impl Verdict {
             Bound::AtMost(bound) => [low / bound, median / bound, high / bound],
             Bound::AtLeast(bound) => [bound / high, bound / median, bound / low],
         };
+        let share = share.map(|share| share.max(SHARE_SHOWN_MIN));
         let text = format!("{}{} ({})", number(median), self.unit, self.bound_text());
         Some(Gauge { name: self.what.clone(), text, share, is_met: self.is_met? })
     }

@@ -16,6 +16,8 @@ const QUICK_JOBS: u64 = 100_000;
 const ROUNDS: usize = 5;
 const BODY_BYTES: usize = 64;
 const CONNECTIONS: u64 = 8;
+const PUT_DEPTH: usize = 64;
+const DRAIN_DEPTH: usize = 16;
 
 pub(super) fn measure(lab: &Lab, effort: Effort) -> Result<Memory> {
     let (jobs, rounds) = if effort.quick { (QUICK_JOBS, 1) } else { (JOBS, ROUNDS) };
@@ -35,12 +37,13 @@ pub(super) fn measure(lab: &Lab, effort: Effort) -> Result<Memory> {
 fn measure_one(lab: &Lab, contender: Contender, jobs: u64) -> Result<(f64, f64)> {
     let (server, _folder) = lab.start_queue(contender, LogMode::Memory)?;
     let connections = usize::try_from(CONNECTIONS)?;
-    let put = Workload { mix: Mix::Put, connections, depth: 64, body_bytes: BODY_BYTES, tubes: 1 };
-    let drain = Workload { mix: Mix::ReserveDelete, depth: 1, ..put.clone() };
+    let put = Workload { mix: Mix::Put, connections, depth: PUT_DEPTH, body_bytes: BODY_BYTES, tubes: 1 };
+    let drain = Workload { mix: Mix::ReserveDelete, depth: DRAIN_DEPTH, ..put.clone() };
     let mut puts = Generator::connect(server.address(), &put, Responder::Queue)?;
     let mut drains = Generator::connect(server.address(), &drain, Responder::Queue)?;
-    // Some jobs come and go first: what the server sets up once is not a job's memory.
-    puts.run_commands(100)?;
+    // Some jobs come and go first: what the server sets up once is not a job's memory. A drain holds a batch of jobs
+    // ahead on each connection.
+    puts.run_commands(100 + DRAIN_DEPTH as u64)?;
     drains.run_commands(200)?;
     let empty = server.resident_bytes()?;
     puts.run_commands(jobs / CONNECTIONS)?;
