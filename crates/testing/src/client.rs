@@ -123,12 +123,6 @@ impl Client {
         }
     }
 
-    /// Makes the kernel keep only little of what this side does not read.
-    #[track_caller]
-    pub fn shrink_receive_buffer(&mut self) {
-        rustix::net::sockopt::set_socket_recv_buffer_size(self, 4096).expect("receive buffer size");
-    }
-
     /// Receives something into the buffer; 0 at the end of the stream.
     fn receive(&mut self) -> io::Result<usize> {
         let start = self.received.len();

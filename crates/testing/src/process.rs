@@ -378,11 +378,20 @@ impl Process {
         }
         // The child is not reaped yet, so its number cannot have been given to another process.
         let descriptor = pidfd_open(self.pid(), PidfdFlags::empty()).expect("pidfd of a child of ours");
-        let timeout = Timespec::try_from(limit).expect("a limit of a few seconds");
-        let mut polled = [PollFd::new(&descriptor, PollFlags::IN)];
-        match poll(&mut polled, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => self.ended(),
-            Err(error) => panic!("cannot poll a pidfd: {error}"),
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).expect("a limit of a few seconds");
+            match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout)) {
+                Ok(0) => return self.ended(),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => panic!("cannot poll a pidfd: {error}"),
+            }
+            if let Some(status) = self.ended() {
+                return Some(status);
+            }
+            // It has ended, but a tracer (strace) has not let go of it yet, and only then can we reap it.
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
