@@ -76,6 +76,7 @@ struct Inner {
     counts: DiskCounts,
     calls: u64,
     stop_at_call: Option<u64>,
+    lose_write: Option<u64>,
     stopped: bool,
 }
 
@@ -117,6 +118,7 @@ impl SimDisk {
             counts: DiskCounts::default(),
             calls: 0,
             stop_at_call: None,
+            lose_write: None,
             stopped: false,
         };
         SimDisk { inner: Arc::new(Mutex::new(inner)), life: 0 }
@@ -156,6 +158,11 @@ impl SimDisk {
     /// later one fail, until [`SimDisk::crash`].
     pub fn stop_at_call(&self, call: u64) {
         self.lock().stop_at_call = Some(call);
+    }
+
+    /// Loses write number `write` (counted as by [`SimDisk::counts`], from 1) and reports success.
+    pub fn lose_write(&self, write: u64) {
+        self.lock().lose_write = Some(write);
     }
 
     /// Whether the call of [`SimDisk::stop_at_call`] has been made.
@@ -364,8 +371,9 @@ impl VfsFile for SimFile {
             inner.counts.writes += 1;
             let faults = inner.faults;
             let start = usize::try_from(offset).expect("a simulated file fits memory");
-            if inner.random.chance(u64::from(faults.lost_writes_per_million), 1_000_000) {
-                return Ok(());
+            let lost = inner.random.chance(u64::from(faults.lost_writes_per_million), 1_000_000);
+            if lost || inner.lose_write == Some(inner.counts.writes) {
+                return if stops { Err(stopped()) } else { Ok(()) };
             }
             let fails = inner.random.chance(u64::from(faults.write_errors_per_million), 1_000_000);
             let mut part = data;

@@ -1,6 +1,6 @@
 //! The log of a queue server and the directory it lives in.
 //!
-//! Owns: the bytes on disk ([`format`](crate::format)), the writer ([`Log`]) with its batches, space and compaction,
+//! Owns: the bytes on disk ([`mod@format`]), the writer ([`Log`]) with its batches, space and compaction,
 //! recovery, checking and repair, the data directory, and the import of beanstalkd's files.
 //! Never: decides what a command means, reads a clock, or goes on after a failed write or sync. Files are reached only
 //! through a [`Vfs`], so that the simulator can put its own disk below the same code.

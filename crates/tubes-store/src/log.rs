@@ -31,6 +31,7 @@ use crate::vfs::{Vfs, VfsFile};
 pub const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Capacity that an emptied buffer keeps; a burst's memory goes back.
 const BUFFER_BYTES_KEPT: usize = 1024 * 1024;
+const NS_PER_MS: u64 = 1_000_000;
 /// Segments removed by one job, each with a sync of the directory: replies may be waiting for its end.
 const DROPS_PER_JOB_MAX: usize = 4;
 
@@ -120,6 +121,8 @@ pub struct Log<V: Vfs> {
     pub(crate) room: u64,
     pub(crate) next_sequence: u64,
     next_id: u64,
+    /// The clock at the last flush.
+    now_ns: u64,
     written_sequence: u64,
     synced_sequence: u64,
     /// First sequence of the batch being collected, and of the one before it.
@@ -178,6 +181,7 @@ impl<V: Vfs> Log<V> {
             room: 0,
             next_sequence,
             next_id: recovered.report.next_id,
+            now_ns: options.now_ns,
             written_sequence: next_sequence - 1,
             synced_sequence: next_sequence - 1,
             batch_first: next_sequence,
@@ -216,6 +220,7 @@ impl<V: Vfs> Log<V> {
     ///
     /// A write failed, or the log had failed before: see [`LogError`].
     pub fn flush(&mut self, now_ns: u64) -> Result<(), LogError> {
+        self.now_ns = now_ns;
         self.space.tick(now_ns);
         while self.write_front(now_ns)? {}
         match &self.failed {
@@ -501,7 +506,7 @@ impl<V: Vfs> Log<V> {
             fingerprint: self.options.fingerprint,
             first_sequence: self.next_sequence,
             next_id: self.next_id,
-            created_ms: self.options.wall_ms,
+            created_ms: self.options.wall_ms + self.now_ns.saturating_sub(self.options.now_ns) / NS_PER_MS,
             boot_id: self.options.boot_id,
             generation: self.options.generation,
         };
@@ -655,7 +660,7 @@ impl<V: Vfs> Journal for Log<V> {
         self.space.use_delete(placement.state_reserved);
         self.appended_bytes += DELETE_RECORD_BYTES;
         self.live_job_bytes -= job_record_bytes(tube_bytes, body_bytes);
-        if planted_bug!(DeleteForgotten) && id.is_multiple_of(64) {
+        if planted_bug!(DeleteForgotten) && id.is_multiple_of(16) {
             return;
         }
         if let Some((buffer, sequence)) = self.make_room(DELETE_RECORD_BYTES) {
@@ -664,7 +669,9 @@ impl<V: Vfs> Journal for Log<V> {
         let left_at = self.next_sequence - 1;
         if let Some(segment) = self.segments.get_mut(placement.segment) {
             segment.live -= 1;
-            segment.left_at = left_at;
+            if !planted_bug!(DropBeforeDeleteWritten) {
+                segment.left_at = left_at;
+            }
         }
     }
 }

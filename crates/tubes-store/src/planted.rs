@@ -34,11 +34,9 @@ mod list {
         ReplyBeforeSync,
         /// A record's checksum is not compared.
         CrcUnchecked,
-        /// A record of another generation is taken for one of the segment's.
-        GenerationUnchecked,
         /// The next segment is begun before the old one is synced.
         SwitchWithoutSync,
-        /// Every 64th DELETE is not written.
+        /// Every 16th DELETE is not written.
         DeleteForgotten,
         /// A segment is dropped before the copies of its jobs are synced.
         DropBeforeCopiesSynced,
@@ -52,14 +50,17 @@ mod list {
         NameUnsynced,
         /// Recovery cuts a torn tail although a later batch proves that it had been synced.
         DamageTakenForTorn,
+        /// A segment is dropped without waiting for the DELETE of its last job.
+        DropBeforeDeleteWritten,
+        /// A start does not sync the last segment, which a killed process left unsynced.
+        StartWithoutSync,
     }
 
     impl Bug {
         /// All of them.
-        pub const ALL: [Bug; 11] = [
+        pub const ALL: [Bug; 12] = [
             Bug::ReplyBeforeSync,
             Bug::CrcUnchecked,
-            Bug::GenerationUnchecked,
             Bug::SwitchWithoutSync,
             Bug::DeleteForgotten,
             Bug::DropBeforeCopiesSynced,
@@ -68,6 +69,8 @@ mod list {
             Bug::NextIdForgotten,
             Bug::NameUnsynced,
             Bug::DamageTakenForTorn,
+            Bug::DropBeforeDeleteWritten,
+            Bug::StartWithoutSync,
         ];
     }
 

@@ -59,3 +59,40 @@ fn whatever_the_crash_point_what_was_promised_is_there_and_a_second_recovery_cha
     assert!(crash_points >= 2 * SCRIPTS * 20, "only {crash_points} crash points");
     assert!(torn > 100, "only {torn} torn tails: the disk is too kind");
 }
+
+#[test]
+fn on_a_full_disk_crashes_lose_nothing_either() {
+    let mut crash_points = 0;
+    for script in 0..60 {
+        let sync = MODES[(script % 3) as usize];
+        for call in (1..400).step_by(7) {
+            let mut world = World::new(10_000 + script, sync);
+            world.limit_space(4 + script % 8);
+            world.disk.stop_at_call(call);
+            run(&mut world);
+            let power_loss = call % 2 == 0;
+            crash_points += 1;
+            world.crash_and_check(power_loss, call);
+        }
+    }
+    assert!(crash_points > 3_000);
+}
+
+#[test]
+fn a_write_that_was_lost_is_noticed_once_the_next_batch_is_there() {
+    let (mut refused, mut whole) = (0, 0);
+    for script in 0..1_500 {
+        let mut world = World::new(20_000 + script, SyncMode::Always);
+        world.lose_write(2 + script % 25);
+        assert!(world.open().unwrap());
+        for _ in 0..TURNS {
+            assert!(world.turn());
+        }
+        match world.crash_and_check(false, script) {
+            Some(_) => whole += 1,
+            None => refused += 1,
+        }
+    }
+    println!("{refused} refused, {whole} without a lost write or with the last one lost");
+    assert!(refused > 100 && whole > 100);
+}

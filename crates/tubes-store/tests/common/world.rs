@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tubes_core::journal::StateFields;
 use tubes_store::{Log, LogOptions, OpenError, RecoveryReport, SyncJob, SyncMode, recover};
 
-use super::disk::SimDisk;
+use super::disk::{DiskFaults, SimDisk};
 use super::{Job, Jobs, Random, buried, change, delayed, delete, options, put, ready};
 
 /// What one record did to the jobs.
@@ -32,6 +32,10 @@ pub struct World {
     /// Batch up to which replies have left, and up to which the disk has said that it is safe.
     acknowledged: u64,
     synced: u64,
+    /// `synced` before the last sync.
+    synced_before: u64,
+    /// Writes may be lost although the disk reports success.
+    lossy: bool,
     highest_acknowledged_id: u64,
     job: Option<(u64, SyncJob<SimDisk>)>,
     covered: u64,
@@ -58,6 +62,8 @@ impl World {
             base: BTreeMap::new(),
             acknowledged: 0,
             synced: 0,
+            synced_before: 0,
+            lossy: false,
             highest_acknowledged_id: 0,
             job: None,
             covered: 0,
@@ -67,6 +73,19 @@ impl World {
             now_ns: 0,
             bury_order: 0,
         }
+    }
+
+    /// Lets the disk lose one write and report success. Before the log is opened: its segments are made so large that
+    /// none is dropped, because the loss of a tail whose copies or DELETEs let one go leaves no trace.
+    pub fn lose_write(&mut self, write: u64) {
+        self.lossy = true;
+        self.segment_bytes = 1 << 18;
+        self.disk.lose_write(write);
+    }
+
+    /// From here on the disk has room for so many segments.
+    pub fn limit_space(&mut self, segments: u64) {
+        self.disk.set_capacity(segments * self.segment_bytes);
     }
 
     fn options(&mut self) -> LogOptions {
@@ -89,6 +108,7 @@ impl World {
                 log.note_next_id(self.next_id);
                 self.acknowledged = log.durable_batch();
                 self.synced = log.durable_batch();
+                self.synced_before = self.synced;
                 self.log = Some(log);
                 self.jobs = jobs;
                 Ok(true)
@@ -125,6 +145,7 @@ impl World {
                 }
                 // A job that only removes segments syncs no records.
                 if log.figures().syncs > syncs {
+                    self.synced_before = self.synced;
                     self.synced = self.covered;
                 }
                 if log.flush(self.now_ns).is_err() {
@@ -153,7 +174,8 @@ impl World {
             }
         }
         self.acknowledged = acknowledged;
-        if self.sync == SyncMode::Always {
+        if self.sync == SyncMode::Always && acknowledged > self.synced {
+            self.synced_before = self.synced;
             self.synced = acknowledged;
         }
     }
@@ -178,7 +200,8 @@ impl World {
                 let length = if random.chance(1, 12) { random.below(3_000) } else { random.below(200) };
                 let body: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
                 if !put(log, &mut self.jobs, id, b"tube", &body) {
-                    assert!(self.disk.has_stopped(), "seed {}: the disk is not full", self.seed);
+                    let full = log.figures().allocation_error.is_some();
+                    assert!(full || self.disk.has_stopped(), "seed {}: the disk is not full", self.seed);
                     return;
                 }
                 self.next_id += 1;
@@ -192,8 +215,10 @@ impl World {
                     1 => buried(random.below(5_000) as u32, self.bury_order),
                     _ => delayed(random.below(5_000) as u32, random.below(1 << 40)),
                 };
+                let reserved = self.jobs.places[&id].state_reserved;
                 if !change(log, &mut self.jobs, id, state) {
-                    assert!(self.disk.has_stopped(), "seed {}: the disk is not full", self.seed);
+                    let full = log.figures().allocation_error.is_some() && !reserved;
+                    assert!(full || self.disk.has_stopped(), "seed {}: the disk is not full", self.seed);
                     return;
                 }
                 Change::State(id, state)
@@ -219,13 +244,23 @@ impl World {
         if power_loss {
             self.boot += 1;
         }
-        let promised =
-            if power_loss { if self.sync == SyncMode::Never { 0 } else { self.synced } } else { self.acknowledged };
+        self.disk.set_faults(DiskFaults::default());
+        let promised = match self.sync {
+            // What the batch before the last proves is the least: the last may have vanished without a trace.
+            SyncMode::Always if self.lossy => self.synced_before,
+            SyncMode::Never if self.lossy || power_loss => 0,
+            // There the batch before that one.
+            SyncMode::Interval(_) if self.lossy => 0,
+            _ if power_loss => self.synced,
+            _ => self.acknowledged,
+        };
         let options = self.options();
         let mut first = Jobs::default();
         let report = match recover(&self.disk, &options, &mut first) {
             Ok(report) => report,
-            Err(OpenError::Damaged { .. }) if power_loss && self.sync == SyncMode::Never => return None,
+            Err(OpenError::Damaged { .. }) if self.lossy || (power_loss && self.sync == SyncMode::Never) => {
+                return None;
+            }
             Err(error) => panic!("{context}: {error}"),
         };
         let bytes = self.disk.contents();
@@ -236,7 +271,7 @@ impl World {
         assert!(again.torn.is_none(), "{context}: a torn tail is set aside once");
         assert!(bytes == self.disk.contents(), "{context}: a second recovery changes no byte");
 
-        self.base = if power_loss && self.sync == SyncMode::Never {
+        self.base = if (self.lossy || power_loss) && self.sync == SyncMode::Never {
             // Nothing is promised, but never a body that nobody has put.
             self.check_bodies(&first.jobs, &context);
             first.jobs
@@ -244,7 +279,7 @@ impl World {
             self.matching_state(&first.jobs, promised, &context)
         };
         self.history.clear();
-        assert!(report.next_id > self.highest_acknowledged_id, "{context}: an id is never given twice");
+        assert!(self.lossy || report.next_id > self.highest_acknowledged_id, "{context}: an id is never given twice");
         if opened && !power_loss {
             assert_eq!(report.skipped_ids, 0, "{context}: ids stay dense over kills");
             let next = self.next_id;
