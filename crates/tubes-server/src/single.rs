@@ -515,6 +515,7 @@ impl Server {
         if self.outputs.pending(id) == 0 {
             return self.close(session);
         }
+        self.trace_close(id);
         self.engine.give_back(self.now, id, &mut self.persistence, &mut self.outputs);
         let connection = self.connections[session as usize].as_mut().expect("a session has a connection");
         connection.is_closing = true;
@@ -527,8 +528,19 @@ impl Server {
         drop(connection);
         self.outputs.close(id);
         self.accept.closed();
+        self.trace_close(id);
         self.engine.disconnect(self.now, id, &mut self.persistence, &mut self.outputs);
     }
+
+    #[cfg(feature = "trace")]
+    fn trace_close(&mut self, session: SessionId) {
+        if let Some(trace) = &mut self.outputs.trace {
+            trace.close(session, self.now.boot_ns);
+        }
+    }
+
+    #[cfg(not(feature = "trace"))]
+    fn trace_close(&self, _session: SessionId) {}
 
     fn drain(&mut self) {
         if self.signals.take(Signal::Drain) {

@@ -7,6 +7,8 @@
 //! - `accept GENERATION CONNECTION PEER_PORT BOOT_NS`
 //! - `reply GENERATION CONNECTION COMMAND SEQUENCE BOOT_NS`: the reply to the connection's command number COMMAND (from
 //!   1; `quit` has none) was decided as number SEQUENCE of this generation.
+//! - `close GENERATION CONNECTION SEQUENCE BOOT_NS`: the connection's jobs were given back. Numbered like a reply, and
+//!   written twice if the connection took its last replies later than it ended.
 
 use std::fs::File;
 use std::io::Write;
@@ -47,6 +49,12 @@ impl Trace {
         *command += 1;
         self.sequence += 1;
         let _ = writeln!(self.lines, "reply {} {connection} {command} {} {now_ns}", self.generation, self.sequence);
+    }
+
+    pub(crate) fn close(&mut self, session: SessionId, now_ns: u64) {
+        let (connection, _) = self.connections[session.0 as usize];
+        self.sequence += 1;
+        let _ = writeln!(self.lines, "close {} {connection} {} {now_ns}", self.generation, self.sequence);
     }
 
     pub(crate) fn flush(&mut self) -> std::io::Result<()> {

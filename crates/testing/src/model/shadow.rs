@@ -231,33 +231,71 @@ impl Model {
             model.find_or_create(name);
         }
         for (id, (logged, file)) in &log.jobs {
-            let tube = model.find_or_create(&logged.tube);
-            let fields = &logged.state;
-            let place = match fields.state {
-                LoggedState::Ready => Place::Ready,
-                LoggedState::Delayed => {
-                    let left_ms = fields.due_ms.saturating_sub(now.wall_ms).min(u64::from(fields.delay_s) * 1_000);
-                    Place::Delayed { due_ns: now.boot_ns + left_ms * 1_000_000 }
-                }
-                LoggedState::Buried => Place::Buried { order: fields.bury_order },
-            };
-            model.next_bury_order = model.next_bury_order.max(fields.bury_order + 1);
-            // Below 0 if the wall clock was set back meanwhile: such a job has no age until the clock has caught up.
-            let age_ms = i128::from(now.wall_ms) - i128::from(logged.created_ms);
-            let job = Job {
-                tube,
-                place,
-                pri: fields.pri,
-                delay_s: fields.delay_s,
-                ttr_s: logged.ttr_s,
-                counters: fields.counters,
-                created_ms: i128::from(now.boot_ns / 1_000_000) - age_ms,
-                file: *file,
-                body: logged.body.clone(),
-            };
-            model.jobs.insert(*id, job);
+            model.restore(now, *id, logged, *file);
         }
         model.forget_unreferenced_tubes();
         model
+    }
+
+    /// Puts a job back as a log has it.
+    pub fn restore(&mut self, now: Moment, id: u64, logged: &ShadowJob, file: u32) {
+        let tube = self.find_or_create(&logged.tube);
+        let fields = &logged.state;
+        let place = match fields.state {
+            LoggedState::Ready => Place::Ready,
+            LoggedState::Delayed => {
+                let left_ms = fields.due_ms.saturating_sub(now.wall_ms).min(u64::from(fields.delay_s) * 1_000);
+                Place::Delayed { due_ns: now.boot_ns + left_ms * 1_000_000 }
+            }
+            LoggedState::Buried => Place::Buried { order: fields.bury_order },
+        };
+        self.next_bury_order = self.next_bury_order.max(fields.bury_order + 1);
+        // Below 0 if the wall clock was set back meanwhile: such a job has no age until the clock has caught up.
+        let age_ms = i128::from(now.wall_ms) - i128::from(logged.created_ms);
+        let job = Job {
+            tube,
+            place,
+            pri: fields.pri,
+            delay_s: fields.delay_s,
+            ttr_s: logged.ttr_s,
+            counters: fields.counters,
+            created_ms: i128::from(now.boot_ns / 1_000_000) - age_ms,
+            file,
+            body: logged.body.clone(),
+        };
+        self.jobs.insert(id, job);
+        self.next_id = self.next_id.max(id + 1);
+    }
+
+    /// The next put gets `id`, where the history of a real server says so.
+    pub fn set_next_id(&mut self, id: u64) {
+        self.next_id = id;
+    }
+
+    /// A delayed job is due, where the history of a real server says so.
+    pub fn end_delay(&mut self, id: u64) {
+        if let Some(job) = self.jobs.get_mut(id)
+            && matches!(job.place, Place::Delayed { .. })
+        {
+            job.place = Place::Ready;
+        }
+    }
+
+    /// Name of the tube that `session` uses.
+    #[must_use]
+    pub fn used_tube(&self, session: u32) -> Option<&[u8]> {
+        self.sessions.get(session).map(|state| &*self.tubes[state.used].name)
+    }
+
+    /// Whether `session` is open.
+    #[must_use]
+    pub fn is_open(&self, session: u32) -> bool {
+        self.sessions.contains(session)
+    }
+
+    /// Whether a pause holds back the jobs of this tube.
+    #[must_use]
+    pub fn is_paused(&self, tube: u64) -> bool {
+        self.tubes[tube].pause.is_some()
     }
 }
