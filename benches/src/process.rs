@@ -1,15 +1,22 @@
 //! Server processes: started pinned on a free port, watched through `/proc`, and ended by their descriptor.
+//!
+//! Owns: the lists of running servers and of their folders, so that a signal to the benchmark leaves none behind.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
+use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 
 use crate::machine::Cores;
 
@@ -21,6 +28,44 @@ const STOP_MAX: Duration = Duration::from_secs(60);
 const PORTS_TRIED_MAX: usize = 5;
 /// How often a starting server is asked whether it listens.
 const CONNECT_INTERVAL: Duration = Duration::from_micros(200);
+
+/// Process groups of servers that have not been reaped, by the id of their leader.
+static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+/// Folders that are to be removed.
+static FOLDERS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// From here on SIGINT and SIGTERM kill every running server, remove every folder and end this process.
+///
+/// # Errors
+///
+/// The system refuses a handler or a thread.
+pub fn end_servers_on_signals() -> Result<()> {
+    let (mut told, tell) = UnixStream::pair().context("set up signals")?;
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, tell.try_clone()?).context("set up signals")?;
+    }
+    let wait = move || {
+        // Whatever ends the waiting ends the process.
+        let _ = told.read(&mut [0]);
+        // The locks are kept: nothing may be started any more.
+        let groups = lock(&GROUPS);
+        for group in groups.iter().filter_map(|leader| Pid::from_raw(*leader)) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let folders = lock(&FOLDERS);
+        for folder in folders.iter() {
+            let _ = fs::remove_dir_all(folder);
+        }
+        eprintln!("bench-tubes: ended by a signal");
+        std::process::exit(1);
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).context("start the thread for signals")?;
+    Ok(())
+}
+
+fn lock<T>(list: &'static Mutex<T>) -> MutexGuard<'static, T> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A program and its arguments; the address is added when it starts.
 #[derive(Clone, Debug)]
@@ -94,10 +139,17 @@ impl Server {
             }
             AddressFlags::Listen => run.arg("--listen").arg(address.to_string()),
         };
-        run.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        // A group of its own, so that a wrapper and what it runs end together.
+        run.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
         cores.enter_server()?;
+        // Started under the lock: a signal between the start and the insertion would miss this server.
+        let mut groups = lock(&GROUPS);
         let begin = Instant::now();
         let spawned = run.spawn();
+        if let Ok(child) = &spawned {
+            groups.insert(Pid::from_child(child).as_raw_pid());
+        }
+        drop(groups);
         cores.enter_generator()?;
         let child = spawned.with_context(|| format!("execute {}", command.program.display()))?;
         let handle =
@@ -108,8 +160,7 @@ impl Server {
                 server.listening_after = begin.elapsed();
                 return Ok(server);
             }
-            if let Some(status) = server.child.try_wait()? {
-                server.ended = true;
+            if let Some(status) = server.reap_if_ended()? {
                 bail!("{} ended with {status} before it listened: {}", command.program.display(), server.output());
             }
             if begin.elapsed() > START_MAX {
@@ -165,8 +216,7 @@ impl Server {
     ///
     /// It did not end in time, or had ended before.
     pub fn stop(mut self) -> Result<ExitStatus> {
-        if let Some(status) = self.child.try_wait()? {
-            self.ended = true;
+        if let Some(status) = self.reap_if_ended()? {
             bail!("the server had ended with {status}: {}", self.output());
         }
         pidfd_send_signal(&self.handle, Signal::TERM).context("send SIGTERM")?;
@@ -197,7 +247,22 @@ impl Server {
         if ended == 0 {
             bail!("the server does not end {STOP_MAX:?} after SIGTERM: {}", self.output());
         }
+        self.reap()
+    }
+
+    /// Its status if it has ended by itself.
+    fn reap_if_ended(&mut self) -> Result<Option<ExitStatus>> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ended =
+            poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&at_once)).context("look at the server")?;
+        if ended == 0 { Ok(None) } else { self.reap().map(Some) }
+    }
+
+    /// Waits for its end. Its id leaves the list first, as it may be given to a stranger afterwards.
+    fn reap(&mut self) -> Result<ExitStatus> {
         self.ended = true;
+        lock(&GROUPS).remove(&Pid::from_child(&self.child).as_raw_pid());
         Ok(self.child.wait()?)
     }
 
@@ -213,9 +278,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if !self.ended {
-            // Already on a way out of an error: what cannot be killed has ended.
-            let _ = pidfd_send_signal(&self.handle, Signal::KILL);
-            let _ = self.child.wait();
+            // Already on a way out of an error: what cannot be killed has ended. The leader is not reaped, so its id
+            // is still its own.
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+            let _ = self.reap();
         }
     }
 }
@@ -242,7 +308,10 @@ impl Folder {
         for number in 0_u32.. {
             let path = parent.join(format!("{FOLDER_PREFIX}{}-{name}-{number}", std::process::id()));
             match fs::create_dir(&path) {
-                Ok(()) => return Ok(Self(path)),
+                Ok(()) => {
+                    lock(&FOLDERS).insert(path.clone());
+                    return Ok(Self(path));
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error).with_context(|| format!("create {}", path.display())),
             }
@@ -277,5 +346,6 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+        lock(&FOLDERS).remove(&self.0);
     }
 }

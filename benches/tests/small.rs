@@ -92,6 +92,40 @@ fn driver_measures_and_writes_its_report() {
 }
 
 #[test]
+fn signal_to_the_driver_leaves_no_server_and_no_folder() {
+    let folder = folder("signal");
+    let mut driver = Command::new(BENCH)
+        .args(["run", "--quick", "--only", "bounds", "--seconds", "60"])
+        .arg("--server")
+        .arg(server())
+        .arg("--folder")
+        .arg(folder.path())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let id = rustix::process::Pid::from_child(&driver);
+    let children = format!("/proc/{0}/task/{0}/children", driver.id());
+    let first_child = || std::fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse::<i32>().ok();
+    let begin = std::time::Instant::now();
+    let server = loop {
+        if let Some(server) = first_child() {
+            break server;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "the driver starts no server");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let server = rustix::process::Pid::from_raw(server).unwrap();
+    let server = rustix::process::pidfd_open(server, rustix::process::PidfdFlags::empty()).unwrap();
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    assert!(!driver.wait().unwrap().success());
+    let limit = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+    let mut ended = [rustix::event::PollFd::new(&server, rustix::event::PollFlags::IN)];
+    assert_eq!(rustix::event::poll(&mut ended, Some(&limit)), Ok(1), "the server outlives the driver");
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["quick"], "folders of the run must be removed");
+}
+
+#[test]
 fn unknown_section_is_refused_with_the_known_ones() {
     let output = Command::new(BENCH).args(["run", "--only", "everything"]).output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use benches::generator::{Generator, Responder};
 use benches::machine::{self, Cores};
 use benches::peer::Programs;
-use benches::process::Folder;
+use benches::process::{self, Folder};
 use benches::round::Lab;
 use benches::sections::{self, Effort, Section};
 use benches::workload::{BODY_BYTES_MAX, Mix, Script, Workload};
@@ -117,6 +117,7 @@ fn measure(run: &Run) -> Result<()> {
             "{} is not there: build it with `cargo build --release -p tenure`, or name a server with --server",
             server.display()
         );
+        process::end_servers_on_signals()?;
         machine::raise_descriptor_limit()?;
         let cores = Cores::choose()?;
         cores.enter_generator()?;
