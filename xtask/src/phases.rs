@@ -22,25 +22,22 @@ pub(crate) fn table() -> Vec<Phase> {
         row("deny", Run, &[], 20, deny::check, "licences, banned crates and sources; planted violations are refused"),
         row("programs", Run, &[], 10, tools::programs, "the programs that tests start are there"),
         row("build", Build, &[], 30, build, "everything compiles as it is tested: optimised, with assertions"),
-        row(
-            "tests",
-            Run,
-            &["programs", "build"],
-            30,
-            tests,
-            "unit and integration tests of all crates, over real sockets",
-        ),
+        row("simulation", Run, &["build"], 40, simulation, "20,000 seeds of simulated faults break no promise"),
+        row("tests", Run, &["programs", "build"], 30, tests, "unit tests, and end to end over real sockets"),
         row(
             "clients",
             Run,
             &["programs", "build"],
             40,
             clients,
-            "foreign clients do the full life cycle against our server",
+            "foreign clients live a whole life cycle with our server",
         ),
+        row("demo", Run, &["build"], 10, demo, "the demo loses and doubles nothing, at a small size"),
         row("xtask", Build, &[], 20, own_tests, "the checks themselves: each finds a planted violation"),
         row("clippy", Build, &[], 20, clippy, "no warning from the compiler or clippy in any target"),
         row("docs", Build, &[], 20, docs, "the documentation builds, without broken links"),
+        row("planted", Build, &[], 40, planted, "every planted defect is found within 1,000 seeds"),
+        row("replay", Build, &["build"], 40, replay, "a seed does the same in a debug and in an optimised build"),
         row("shipped", Run, &[], 5, shipped, "the program is built without planted defects"),
         row("platforms", Build, &[], 20, platforms::check, "the program type-checks for kqueue platforms"),
         row("units", Run, &["build"], 5, deploy::units, "systemd accepts the units, and rates them as protected"),
@@ -112,6 +109,50 @@ fn build(step: &Step<'_>) -> anyhow::Result<String> {
 
 fn tests(step: &Step<'_>) -> anyhow::Result<String> {
     cargo::test(step, &["--workspace", "--exclude", "xtask", "--profile", PROFILE])
+}
+
+/// Floors of the merge check, all counts.
+const SIMULATION: [&str; 8] = ["--seeds", "1..20001", "--events", "5000", "--threads", "2", "--hours-min", "750"];
+
+fn simulation(step: &Step<'_>) -> anyhow::Result<String> {
+    let said = step.capture(built(step, "simulate").args(SIMULATION))?;
+    step.log(&said);
+    let mut lines = said.lines();
+    let counts = lines.next().unwrap_or_default();
+    let rate = lines.find(|line| line.contains("events/s")).unwrap_or_default();
+    Ok(format!("{counts}; {rate}"))
+}
+
+/// Of a hundred seeds: one hash over everything that happened.
+const REPLAY: [&str; 4] = ["--seeds", "1..101", "--events", "5000"];
+
+fn replay(step: &Step<'_>) -> anyhow::Result<String> {
+    let said = step.capture(built(step, "simulate").args(REPLAY))?;
+    let (_, hash) = said.lines().next().and_then(|line| line.rsplit_once("hash ")).context("no hash was printed")?;
+    let hash = hash.trim();
+    let mut debug = cargo::command(step);
+    debug.args(["run", "--locked", "--package", "testing", "--bin", "simulate", "--"]).args(REPLAY);
+    step.run(debug.args(["--expect-hash", hash]))?;
+    Ok(format!("100 seeds, hash {hash}"))
+}
+
+fn planted(step: &Step<'_>) -> anyhow::Result<String> {
+    let features = "testing/planted-bugs,tubes-store/planted-bugs";
+    let packages = ["--package", "testing", "--package", "tubes-store", "--test", "planted"];
+    let said = cargo::test(step, &[&packages[..], &["--profile", PROFILE, "--features", features]].concat())?;
+    Ok(said)
+}
+
+fn demo(step: &Step<'_>) -> anyhow::Result<String> {
+    step.run(built(step, "tenure").args(["demo", "--jobs", "20000"]))?;
+    Ok("20,000 jobs".into())
+}
+
+/// A program of the phase `build`.
+fn built(step: &Step<'_>, name: &str) -> Command {
+    let mut command = Command::new(step.target.join(PROFILE).join(name));
+    command.current_dir(step.root);
+    command
 }
 
 fn clients(step: &Step<'_>) -> anyhow::Result<String> {
