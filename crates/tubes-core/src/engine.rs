@@ -9,6 +9,7 @@ mod kick;
 mod look;
 mod put;
 mod recovery;
+mod remote;
 mod reserve;
 mod serve;
 mod sessions;
@@ -35,6 +36,32 @@ pub trait Outbox {
 
     /// The answer to `stats`: the figures of the queues; the caller adds those of process and log.
     fn stats(&mut self, session: SessionId, stats: ServerStats);
+
+    /// A job is offered to a frontend's session that asked; only an owner's engine is asked.
+    fn offer(&mut self, _session: SessionId, _offer: Offered) {
+        unreachable!("offers are made to frontends only")
+    }
+
+    /// There is no job for a frontend's session that asked.
+    fn nothing(&mut self, _session: SessionId) {
+        unreachable!("only frontends ask for offers")
+    }
+
+    /// The offer that a frontend's session accepted is no more.
+    fn gone(&mut self, _session: SessionId) {
+        unreachable!("only frontends accept offers")
+    }
+}
+
+/// A job that a session may accept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offered {
+    /// Names the offer when it is accepted or returned.
+    pub offer: u64,
+    /// The job.
+    pub id: u64,
+    /// Its priority: with the id, what offers are compared by.
+    pub pri: u32,
 }
 
 /// What a server is started with.
@@ -74,6 +101,10 @@ pub struct Engine {
     worker_count: u64,
     waiting_count: u64,
     queued: QueuedCounts,
+    offers: BTreeMap<u64, remote::Offer>,
+    next_offer: u64,
+    /// Sessions whose poll waits because only offered jobs are there.
+    polls: BTreeSet<u32>,
 }
 
 /// Jobs by state, over all tubes.
@@ -101,7 +132,7 @@ impl Engine {
             options,
             now: Now { boot_ns: 0, wall_ms: 0 },
             jobs: Arena::new(),
-            job_places: IdIndex::default(),
+            job_places: IdIndex::dense(),
             tubes: Arena::new(),
             tube_places: HashMap::with_hasher(SeededHasher(options.hash_seed)),
             tubes_by_creation: BTreeMap::new(),
@@ -122,6 +153,9 @@ impl Engine {
             worker_count: 0,
             waiting_count: 0,
             queued: QueuedCounts::default(),
+            offers: BTreeMap::new(),
+            next_offer: 1,
+            polls: BTreeSet::new(),
         };
         engine.default_tube = engine.tube_or_create(b"default");
         engine
@@ -189,6 +223,12 @@ impl Engine {
     #[must_use]
     pub fn tube_count(&self) -> usize {
         self.tubes.len()
+    }
+
+    /// The place of a job by its id.
+    fn place_of(&self, id: u64) -> Option<u32> {
+        // In multi mode an id with the same counter and another partition leads to the same entry.
+        self.job_places.get(id).filter(|place| self.jobs[*place].id == id)
     }
 
     fn wall_minus_boot_ms(&self) -> i64 {
@@ -267,7 +307,16 @@ impl Engine {
                     tube.urgent_count -= 1;
                     self.queued.urgent -= 1;
                 }
-                tube.ready.remove(ReadyKey::new(job.pri, job.id, place))
+                let key = ReadyKey::new(job.pri, job.id, place);
+                if job.key == 0 {
+                    tube.ready.remove(key)
+                } else {
+                    let offer = job.key;
+                    let found = tube.offered.remove(&key);
+                    self.jobs[place].key = 0;
+                    self.forget_offer(offer);
+                    found
+                }
             }
             State::Delayed => {
                 self.queued.delayed -= 1;
@@ -283,7 +332,7 @@ impl Engine {
                 self.sessions[job.holder].held.remove(&(job.key, job.id, place))
             }
         };
-        assert!(found, "job {} is not where its state says", job.id);
+        assert!(found, "job {} is not where its state says", self.jobs[place].id);
     }
 
     /// Forgets a job that is in no queue. The log has its DELETE already.

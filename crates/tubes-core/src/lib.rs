@@ -27,7 +27,7 @@ mod ready;
 mod session;
 mod tube;
 
-pub use engine::{Engine, EngineOptions, Outbox};
+pub use engine::{Engine, EngineOptions, Offered, Outbox};
 pub use session::SessionId;
 
 /// One instant, read by the caller.

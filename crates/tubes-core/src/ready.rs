@@ -46,7 +46,8 @@ impl ReadyQueue {
         self.len
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
         self.len == 0
     }
 

@@ -10,7 +10,7 @@ pub struct SessionId(pub u32);
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) used: u32,
-    /// In the order of watching; never empty.
+    /// In the order of watching; never empty but for a frontend's session.
     pub(crate) watched: Vec<u32>,
     /// Jobs it holds, by deadline.
     pub(crate) held: BTreeSet<TimedKey>,
@@ -21,7 +21,12 @@ pub(crate) struct Session {
     pub(crate) is_producer: bool,
     /// Has reserved something; stays so.
     pub(crate) is_worker: bool,
+    /// Belongs to a frontend, which decides when a wait ends.
+    pub(crate) is_remote: bool,
 }
+
+/// In place of a tube: a frontend's session that uses none here.
+pub(crate) const NO_TUBE: u32 = u32::MAX;
 
 /// A reserve that waits.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +35,25 @@ pub(crate) struct Wait {
     pub(crate) order: u64,
     /// When it is answered `TIMED_OUT`, in ns of the boot clock; `u64::MAX` for never.
     pub(crate) until: u64,
+    /// How it is served.
+    pub(crate) kind: WaitKind,
+}
+
+/// How a wait is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitKind {
+    /// A job is reserved for it.
+    Reserve {
+        /// It ends as soon as no offer can come back.
+        is_poll: bool,
+    },
+    /// A job is offered to it, as other owners may offer better ones.
+    Offer {
+        /// As above.
+        is_poll: bool,
+        /// The offer that it considers; meanwhile it is not in the queues of its tubes.
+        offer: Option<u64>,
+    },
 }
 
 impl Session {
@@ -42,7 +66,13 @@ impl Session {
             timer: u64::MAX,
             is_producer: false,
             is_worker: false,
+            is_remote: false,
         }
+    }
+
+    /// A frontend's session, which uses and watches nothing here yet.
+    pub(crate) fn remote() -> Self {
+        Session { used: NO_TUBE, watched: Vec::new(), is_remote: true, ..Session::new(NO_TUBE) }
     }
 
     /// The first deadline of the jobs it holds, in ns of the boot clock.
@@ -61,6 +91,7 @@ impl Session {
         match self.wait {
             None => deadline,
             Some(wait) if deadline == u64::MAX => wait.until,
+            Some(wait) if self.is_remote => wait.until.min(deadline),
             Some(wait) => wait.until.min(deadline.saturating_sub(crate::DEADLINE_MARGIN_NS)),
         }
     }

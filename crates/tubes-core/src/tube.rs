@@ -11,7 +11,10 @@ pub(crate) struct Tube {
     pub(crate) name: Box<[u8]>,
     /// Rises with each creation; the order of `list-tubes`.
     pub(crate) creation: u64,
+    /// Ready jobs that are not offered to anybody.
     pub(crate) ready: ReadyQueue,
+    /// Ready jobs that are offered: ready for everything but another reserve.
+    pub(crate) offered: BTreeSet<ReadyKey>,
     pub(crate) delayed: BTreeSet<TimedKey>,
     /// By the order of burying.
     pub(crate) buried: BTreeMap<u64, u32>,
@@ -40,6 +43,7 @@ impl Tube {
             name: name.into(),
             creation,
             ready: ReadyQueue::default(),
+            offered: BTreeSet::new(),
             delayed: BTreeSet::new(),
             buried: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -61,7 +65,16 @@ impl Tube {
     }
 
     pub(crate) fn jobs(&self) -> u64 {
-        self.ready.len() as u64 + self.delayed.len() as u64 + self.buried.len() as u64 + self.reserved_count
+        self.ready_count() + self.delayed.len() as u64 + self.buried.len() as u64 + self.reserved_count
+    }
+
+    pub(crate) fn ready_count(&self) -> u64 {
+        self.ready.len() as u64 + self.offered.len() as u64
+    }
+
+    /// The best ready job, offered or not.
+    pub(crate) fn first_ready(&self) -> Option<ReadyKey> {
+        self.ready.first().into_iter().chain(self.offered.first().copied()).min()
     }
 
     /// Nothing refers to it, so it vanishes (`default` excepted).

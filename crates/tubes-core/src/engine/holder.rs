@@ -9,7 +9,7 @@ use tubes_protocol::{Reply, State};
 impl Engine {
     pub(super) fn delete<J: Journal, O: Outbox>(&mut self, turn: &mut Turn<'_, J, O>, session: u32, id: u64) {
         self.counts.delete += 1;
-        let Some(place) = self.job_places.get(id) else {
+        let Some(place) = self.place_of(id) else {
             return turn.out.reply(SessionId(session), &Reply::NotFound);
         };
         let job = &self.jobs[place];
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     fn held_by(&self, session: u32, id: u64) -> Option<u32> {
-        let place = self.job_places.get(id)?;
+        let place = self.place_of(id)?;
         let job = &self.jobs[place];
         (job.state == State::Reserved && job.holder == session).then_some(place)
     }

@@ -2,6 +2,7 @@
 
 use super::{Engine, QueuedCounts, Timer};
 use crate::ready::ReadyKey;
+use crate::session::WaitKind;
 use std::collections::HashSet;
 use tubes_protocol::State;
 
@@ -22,7 +23,10 @@ impl Engine {
                 State::Ready => {
                     counted.ready += 1;
                     counted.urgent += u64::from(job.pri < crate::URGENT_BELOW);
-                    assert!(tube.ready.contains(ReadyKey::new(job.pri, job.id, place)), "ready job {}", job.id);
+                    let key = ReadyKey::new(job.pri, job.id, place);
+                    let is_queued = if job.key == 0 { tube.ready.contains(key) } else { tube.offered.contains(&key) };
+                    assert!(is_queued, "ready job {}", job.id);
+                    assert!(job.key == 0 || self.offers[&job.key].place == place, "offered job {}", job.id);
                 }
                 State::Delayed => {
                     counted.delayed += 1;
@@ -47,7 +51,9 @@ impl Engine {
         let armed = self.sessions.iter().filter(|(_, session)| session.timer != u64::MAX).count()
             + self.tubes.iter().filter(|(_, tube)| tube.delay_timer != u64::MAX).count()
             + self.tubes.iter().filter(|(_, tube)| tube.is_paused()).count();
-        assert_eq!(armed, self.timers.len(), "number of timers");
+        assert_eq!(armed + self.offers.len(), self.timers.len(), "number of timers");
+        let offered: usize = self.tubes.iter().map(|(_, tube)| tube.offered.len()).sum();
+        assert_eq!(offered, self.offers.len(), "number of offers");
     }
 
     fn check_tubes(&self) {
@@ -70,10 +76,11 @@ impl Engine {
 
     fn check_sessions(&self) {
         let mut waiting = 0;
+        let mut considering = 0;
         for (at, session) in self.sessions.iter() {
             let distinct: HashSet<u32> = session.watched.iter().copied().collect();
             assert_eq!(distinct.len(), session.watched.len(), "a tube is watched twice");
-            assert!(!session.watched.is_empty(), "a session watches nothing");
+            assert!(session.is_remote || !session.watched.is_empty(), "a session watches nothing");
             assert!(session.timer <= session.next_due(), "a session's timer is late");
             if session.timer != u64::MAX {
                 assert!(self.timers.contains(&(session.timer, Timer::Session(at))), "a session's timer is not armed");
@@ -85,6 +92,10 @@ impl Engine {
             }
             if let Some(wait) = session.wait {
                 waiting += 1;
+                if matches!(wait.kind, WaitKind::Offer { offer: Some(_), .. }) {
+                    considering += session.watched.len();
+                    continue;
+                }
                 for tube in &session.watched {
                     assert_eq!(self.tubes[*tube].waiting.get(&wait.order), Some(&at), "a wait is not in its tube");
                 }
@@ -94,6 +105,6 @@ impl Engine {
         let queued: usize = self.tubes.iter().map(|(_, tube)| tube.waiting.len()).sum();
         let expected: usize =
             self.sessions.iter().filter(|(_, s)| s.wait.is_some()).map(|(_, s)| s.watched.len()).sum();
-        assert_eq!(queued, expected, "waits in the queues of tubes");
+        assert_eq!(queued + considering, expected, "waits in the queues of tubes");
     }
 }

@@ -35,7 +35,7 @@ impl Engine {
     }
 
     pub(super) fn kick_job<J: Journal, O: Outbox>(&mut self, turn: &mut Turn<'_, J, O>, session: u32, id: u64) {
-        let place = self.job_places.get(id);
+        let place = self.place_of(id);
         let kickable = place.filter(|place| matches!(self.jobs[*place].state, State::Buried | State::Delayed));
         let reply = match kickable {
             None => Reply::NotFound,

@@ -9,13 +9,13 @@ use tubes_protocol::{JobStats, Reply, ServerStats, State, TubeStats};
 impl Engine {
     pub(super) fn peek<J: Journal, O: Outbox>(&mut self, turn: &mut Turn<'_, J, O>, session: u32, id: u64) {
         self.counts.peek += 1;
-        self.show(turn, session, self.job_places.get(id));
+        self.show(turn, session, self.place_of(id));
     }
 
     pub(super) fn peek_ready<J: Journal, O: Outbox>(&mut self, turn: &mut Turn<'_, J, O>, session: u32) {
         self.counts.peek_ready += 1;
         let tube = &self.tubes[self.sessions[session].used];
-        self.show(turn, session, tube.ready.first().map(|key| key.place));
+        self.show(turn, session, tube.first_ready().map(|key| key.place));
     }
 
     pub(super) fn peek_delayed<J: Journal, O: Outbox>(&mut self, turn: &mut Turn<'_, J, O>, session: u32) {
@@ -40,7 +40,7 @@ impl Engine {
 
     pub(super) fn stats_job<J: Journal, O: Outbox>(&mut self, turn: &mut Turn<'_, J, O>, session: u32, id: u64) {
         self.counts.stats_job += 1;
-        let Some(place) = self.job_places.get(id) else {
+        let Some(place) = self.place_of(id) else {
             return turn.out.reply(SessionId(session), &Reply::NotFound);
         };
         let job = &self.jobs[place];
@@ -77,7 +77,7 @@ impl Engine {
         let stats = TubeStats {
             name: &tube.name,
             current_jobs_urgent: tube.urgent_count,
-            current_jobs_ready: tube.ready.len() as u64,
+            current_jobs_ready: tube.ready_count(),
             current_jobs_reserved: tube.reserved_count,
             current_jobs_delayed: tube.delayed.len() as u64,
             current_jobs_buried: tube.buried.len() as u64,

@@ -36,13 +36,13 @@ impl Replay for Engine {
     }
 
     fn replay_state(&mut self, id: u64, fields: &StateFields) -> bool {
-        let Some(place) = self.job_places.get(id) else { return false };
+        let Some(place) = self.place_of(id) else { return false };
         set_fields(&mut self.jobs[place], fields);
         true
     }
 
     fn replay_delete(&mut self, id: u64) -> Option<Superseded> {
-        let place = self.job_places.get(id)?;
+        let place = self.place_of(id)?;
         self.job_places.remove(id);
         let job = self.jobs.remove(place);
         Some(Superseded {
@@ -63,13 +63,13 @@ impl Replay for Engine {
     }
 
     fn live_job(&self, id: u64, segment: u32) -> Option<(JobRecord<'_>, Placement)> {
-        let place = self.job_places.get(id)?;
+        let place = self.place_of(id)?;
         let placement = self.jobs[place].placement();
         (placement.segment == segment).then(|| (self.job_record(place), placement))
     }
 
     fn relocate(&mut self, id: u64, placement: Placement) {
-        let place = self.job_places.get(id).expect("relocated a job that is not there");
+        let place = self.place_of(id).expect("relocated a job that is not there");
         self.jobs[place].set_placement(placement);
     }
 }

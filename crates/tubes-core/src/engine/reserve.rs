@@ -3,7 +3,7 @@
 use super::{Engine, Outbox, Turn, seconds_ns};
 use crate::journal::Journal;
 use crate::planted::{self, Bug};
-use crate::session::{SessionId, Wait};
+use crate::session::{SessionId, Wait, WaitKind};
 use tubes_protocol::{Reply, State};
 
 impl Engine {
@@ -20,7 +20,7 @@ impl Engine {
         self.mark_worker(session);
         let asking = &self.sessions[session];
         let in_margin = asking.in_margin(turn.now.boot_ns);
-        if in_margin && asking.watched.iter().all(|tube| self.tubes[*tube].ready.is_empty()) {
+        if in_margin && asking.watched.iter().all(|tube| self.tubes[*tube].ready_count() == 0) {
             return turn.out.reply(SessionId(session), &Reply::DeadlineSoon);
         }
         let mut heads = asking.watched.iter().filter_map(|tube| self.tubes[*tube].servable());
@@ -30,13 +30,15 @@ impl Engine {
         }
         match timeout_s {
             Some(0) => turn.out.reply(SessionId(session), &Reply::TimedOut),
-            Some(seconds) => self.begin_wait(session, turn.now.boot_ns + seconds_ns(seconds)),
-            None => self.begin_wait(session, u64::MAX),
+            Some(seconds) => {
+                self.begin_wait(session, turn.now.boot_ns + seconds_ns(seconds), WaitKind::Reserve { is_poll: false });
+            }
+            None => self.begin_wait(session, u64::MAX, WaitKind::Reserve { is_poll: false }),
         }
     }
 
     pub(super) fn reserve_job<J: Journal, O: Outbox>(&mut self, turn: &mut Turn<'_, J, O>, session: u32, id: u64) {
-        let Some(place) = self.job_places.get(id) else {
+        let Some(place) = self.place_of(id) else {
             return turn.out.reply(SessionId(session), &Reply::NotFound);
         };
         let job = &self.jobs[place];
@@ -67,11 +69,11 @@ impl Engine {
         turn.out.reply(SessionId(session), &Reply::Reserved { id: job.id, body: &job.body });
     }
 
-    fn begin_wait(&mut self, session: u32, until_ns: u64) {
+    pub(super) fn begin_wait(&mut self, session: u32, until_ns: u64, kind: WaitKind) {
         let order = self.next_wait_order;
         self.next_wait_order += 1;
         let waiting = &mut self.sessions[session];
-        waiting.wait = Some(Wait { order, until: until_ns });
+        waiting.wait = Some(Wait { order, until: until_ns, kind });
         for tube in &waiting.watched {
             self.tubes[*tube].waiting.insert(order, session);
         }
@@ -82,6 +84,14 @@ impl Engine {
 
     /// The session waits no longer; the caller answers it.
     pub(super) fn end_wait(&mut self, session: u32) {
+        if let Some(Wait { kind: WaitKind::Offer { offer: Some(offer), .. }, .. }) = self.sessions[session].wait {
+            self.settle_offer(offer);
+            if self.sessions[session].wait.is_none() {
+                // A poll ends with its offer.
+                return;
+            }
+        }
+        self.polls.remove(&session);
         let waiting = &mut self.sessions[session];
         let wait = waiting.wait.take().expect("ended a wait that is not there");
         self.waiting_count -= 1;
@@ -90,7 +100,7 @@ impl Engine {
         }
     }
 
-    fn mark_worker(&mut self, session: u32) {
+    pub(super) fn mark_worker(&mut self, session: u32) {
         let session = &mut self.sessions[session];
         if !session.is_worker {
             session.is_worker = true;

@@ -3,6 +3,7 @@
 use super::{Engine, Outbox, Turn};
 use crate::journal::Journal;
 use crate::planted::{self, Bug};
+use crate::session::{Wait, WaitKind};
 use std::collections::BTreeSet;
 
 impl Engine {
@@ -17,6 +18,9 @@ impl Engine {
                 self.dirty_tubes.clear();
             }
             _ => self.serve_several(turn),
+        }
+        if !self.polls.is_empty() {
+            self.end_hopeless_polls(turn);
         }
     }
 
@@ -44,6 +48,10 @@ impl Engine {
         let head = if planted::is(Bug::PauseIgnoredByWaiters) { tube.ready.first() } else { tube.servable() };
         let (Some(head), Some((_, session))) = (head, tube.waiting.first_key_value()) else { return false };
         let session = *session;
+        if matches!(self.sessions[session].wait, Some(Wait { kind: WaitKind::Offer { .. }, .. })) {
+            self.make_offer(turn, session, head);
+            return true;
+        }
         if planted::is(Bug::ServedKeepsWaiting) {
             let order = self.sessions[session].wait.map_or(0, |wait| wait.order);
             self.tubes[at].waiting.remove(&order);

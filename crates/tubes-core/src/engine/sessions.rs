@@ -4,7 +4,7 @@ use super::{Engine, Outbox, Timer, Turn};
 use crate::Now;
 use crate::journal::Journal;
 use crate::planted::{self, Bug};
-use crate::session::{Session, SessionId};
+use crate::session::{NO_TUBE, Session, SessionId};
 use tubes_protocol::Reply;
 
 impl Engine {
@@ -58,8 +58,10 @@ impl Engine {
         }
         self.producer_count -= u64::from(ended.is_producer);
         self.worker_count -= u64::from(ended.is_worker);
-        self.tubes[ended.used].using_count -= 1;
-        self.drop_if_unreferenced(ended.used);
+        if ended.used != NO_TUBE {
+            self.tubes[ended.used].using_count -= 1;
+            self.drop_if_unreferenced(ended.used);
+        }
         for at in ended.watched {
             self.tubes[at].watching_count -= 1;
             self.drop_if_unreferenced(at);

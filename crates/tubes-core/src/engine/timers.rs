@@ -18,6 +18,8 @@ pub(super) enum Timer {
     Pause(u32),
     /// The first of a tube's delayed jobs.
     Delay(u32),
+    /// The end of an offer.
+    Offer(u64),
     /// A session's next deadline, margin or time-out.
     Session(u32),
 }
@@ -53,6 +55,7 @@ impl Engine {
                     self.tubes[tube].delay_timer = u64::MAX;
                     delays.push(tube);
                 }
+                Timer::Offer(offer) => self.settle_offer(offer),
                 Timer::Session(session) => {
                     self.timers.pop_first();
                     self.sessions[session].timer = u64::MAX;
@@ -92,7 +95,7 @@ impl Engine {
     /// Phases 3 and 4 for one session.
     fn warn_or_expire<J: Journal, O: Outbox>(&mut self, turn: &mut Turn<'_, J, O>, at: u32) {
         let session = &self.sessions[at];
-        if session.wait.is_some() && session.in_margin(turn.now.boot_ns) {
+        if session.wait.is_some() && !session.is_remote && session.in_margin(turn.now.boot_ns) {
             self.end_wait(at);
             turn.out.reply(SessionId(at), &Reply::DeadlineSoon);
         }

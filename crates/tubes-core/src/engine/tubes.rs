@@ -2,7 +2,7 @@
 
 use super::{Engine, Outbox, Timer, Turn, seconds_ns};
 use crate::journal::Journal;
-use crate::session::SessionId;
+use crate::session::{NO_TUBE, SessionId};
 use tubes_protocol::Reply;
 
 impl Engine {
@@ -11,8 +11,10 @@ impl Engine {
         let at = self.tube_or_create(name);
         self.tubes[at].using_count += 1;
         let before = std::mem::replace(&mut self.sessions[session].used, at);
-        self.tubes[before].using_count -= 1;
-        self.drop_if_unreferenced(before);
+        if before != NO_TUBE {
+            self.tubes[before].using_count -= 1;
+            self.drop_if_unreferenced(before);
+        }
         turn.out.reply(SessionId(session), &Reply::Using(name));
     }
 
@@ -58,6 +60,10 @@ impl Engine {
         let tube = &mut self.tubes[at];
         tube.pause_count += 1;
         if delay_s > 0 {
+            for offer in tube.offered.iter().map(|key| self.jobs[key.place].key).collect::<Vec<_>>() {
+                self.settle_offer(offer);
+            }
+            let tube = &mut self.tubes[at];
             tube.pause_s = delay_s;
             tube.paused_until = turn.now.boot_ns + seconds_ns(delay_s);
             self.timers.insert((tube.paused_until, Timer::Pause(at)));
