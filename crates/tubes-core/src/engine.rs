@@ -37,6 +37,9 @@ pub trait Outbox {
     /// The answer to `stats`: the figures of the queues; the caller adds those of process and log.
     fn stats(&mut self, session: SessionId, stats: ServerStats);
 
+    /// The session holds a job until `deadline_ns` of the boot clock: said before the reply that says so to the client.
+    fn holds(&mut self, _session: SessionId, _id: u64, _deadline_ns: u64) {}
+
     /// A job is offered to a frontend's session that asked; only an owner's engine is asked.
     fn offer(&mut self, _session: SessionId, _offer: Offered) {
         unreachable!("offers are made to frontends only")

@@ -82,6 +82,51 @@ pub enum Command<'a> {
     },
 }
 
+impl Command<'_> {
+    /// Appends the command's line without CR LF; of a put, its head.
+    pub fn encode_line(&self, out: &mut Vec<u8>) {
+        let mut word = |word: &str, name: Option<&[u8]>, numbers: &[u64]| {
+            out.extend_from_slice(word.as_bytes());
+            if let Some(name) = name {
+                out.push(b' ');
+                out.extend_from_slice(name);
+            }
+            for number in numbers {
+                out.push(b' ');
+                out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes());
+            }
+        };
+        match self {
+            Command::Put { pri, delay_s, ttr_s, body } => {
+                word("put", None, &[(*pri).into(), (*delay_s).into(), (*ttr_s).into(), body.len() as u64]);
+            }
+            Command::Use(name) => word("use", Some(name), &[]),
+            Command::Reserve { timeout_s: None } => word("reserve", None, &[]),
+            Command::Reserve { timeout_s: Some(seconds) } => word("reserve-with-timeout", None, &[(*seconds).into()]),
+            Command::ReserveJob(id) => word("reserve-job", None, &[*id]),
+            Command::Delete(id) => word("delete", None, &[*id]),
+            Command::Release { id, pri, delay_s } => word("release", None, &[*id, (*pri).into(), (*delay_s).into()]),
+            Command::Bury { id, pri } => word("bury", None, &[*id, (*pri).into()]),
+            Command::Touch(id) => word("touch", None, &[*id]),
+            Command::Watch(name) => word("watch", Some(name), &[]),
+            Command::Ignore(name) => word("ignore", Some(name), &[]),
+            Command::Peek(id) => word("peek", None, &[*id]),
+            Command::PeekReady => word("peek-ready", None, &[]),
+            Command::PeekDelayed => word("peek-delayed", None, &[]),
+            Command::PeekBuried => word("peek-buried", None, &[]),
+            Command::Kick(bound) => word("kick", None, &[(*bound).into()]),
+            Command::KickJob(id) => word("kick-job", None, &[*id]),
+            Command::Stats => word("stats", None, &[]),
+            Command::StatsJob(id) => word("stats-job", None, &[*id]),
+            Command::StatsTube(name) => word("stats-tube", Some(name), &[]),
+            Command::ListTubes => word("list-tubes", None, &[]),
+            Command::ListTubeUsed => word("list-tube-used", None, &[]),
+            Command::ListTubesWatched => word("list-tubes-watched", None, &[]),
+            Command::PauseTube { tube, delay_s } => word("pause-tube", Some(tube), &[(*delay_s).into()]),
+        }
+    }
+}
+
 /// Whether `name` is a legal tube name: 1 to 200 bytes of `A-Z a-z 0-9 - + / ; . $ _ ( )`, not beginning with `-`.
 #[must_use]
 pub fn tube_name_is_valid(name: &[u8]) -> bool {

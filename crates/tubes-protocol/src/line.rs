@@ -227,6 +227,9 @@ mod tests {
 
     #[track_caller]
     fn is(line: &str, expected: Command<'_>) {
+        let mut encoded = Vec::new();
+        expected.encode_line(&mut encoded);
+        assert_eq!(parse_line(&encoded), Ok(Line::Command(expected.clone())), "{line:?} written again");
         assert_eq!(parse_line(line.as_bytes()), Ok(Line::Command(expected)), "{line:?}");
     }
 

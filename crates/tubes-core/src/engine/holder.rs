@@ -76,6 +76,7 @@ impl Engine {
             held.remove(&(job.key, id, place));
             job.key = turn.now.boot_ns + seconds_ns(job.ttr_s);
             held.insert((job.key, id, place));
+            turn.out.holds(SessionId(session), id, job.key);
             // A deadline only moves back here; the timer, armed for the earlier one, is armed anew when it fires.
         }
         turn.out.reply(SessionId(session), &Reply::Touched);

@@ -84,12 +84,6 @@ impl Engine {
         }
     }
 
-    /// Whether the session uses a tube here.
-    #[must_use]
-    pub fn uses_a_tube(&self, session: SessionId) -> bool {
-        self.sessions[session.0].used != NO_TUBE
-    }
-
     /// The session watches a tube no longer. Unlike `ignore`, the last one may go: others may be watched elsewhere.
     pub fn unwatch(&mut self, session: SessionId, name: &[u8]) {
         let watched = &mut self.sessions[session.0].watched;
@@ -187,6 +181,7 @@ impl Engine {
                 }
                 self.make_reserved(found.place, session.0);
                 let job = &self.jobs[found.place];
+                turn.out.holds(session, job.id, job.key);
                 turn.out.reply(session, &Reply::Reserved { id: job.id, body: &job.body });
             }
             _ => turn.out.gone(session),
@@ -211,10 +206,11 @@ impl Engine {
         waited
     }
 
-    /// Deadline of a job that the session holds, in ns of the boot clock.
+    /// Name of the tube that the session uses here.
     #[must_use]
-    pub fn deadline_of(&self, id: u64) -> u64 {
-        self.place_of(id).map_or(0, |place| self.jobs[place].key)
+    pub fn used_tube(&self, session: SessionId) -> Option<&[u8]> {
+        let used = self.sessions[session.0].used;
+        (used != NO_TUBE).then(|| &*self.tubes[used].name)
     }
 
     fn best_servable(&self, session: SessionId) -> Option<ReadyKey> {

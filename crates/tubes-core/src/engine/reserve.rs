@@ -66,6 +66,7 @@ impl Engine {
         self.take_out(place);
         self.make_reserved(place, session);
         let job = &self.jobs[place];
+        turn.out.holds(SessionId(session), job.id, job.key);
         turn.out.reply(SessionId(session), &Reply::Reserved { id: job.id, body: &job.body });
     }
 

@@ -1,0 +1,273 @@
+//! An owner's side: sessions of frontends, and the engine that serves them.
+
+use crate::frame::FrameError;
+use crate::message::{Outcome, ToFrontend, ToOwner};
+use crate::partition::{PARTITIONS, partition_of};
+use std::collections::BTreeMap;
+use tubes_core::journal::Journal;
+use tubes_core::{Engine, Now, Offered, Outbox, SessionId};
+use tubes_protocol::{Command, Line, Reply, ServerStats, parse_line};
+
+/// What an owner reaches besides its engine and log.
+pub trait HostOut {
+    /// Queues a message for a session of a frontend.
+    fn send(&mut self, frontend: u16, session: u64, message: ToFrontend<'_>);
+
+    /// Draws from the counter of ids that all owners share.
+    fn next_id_count(&mut self) -> u64;
+
+    /// Draws from the counter of created tubes that all owners share.
+    fn next_creation(&mut self) -> u64;
+}
+
+/// The sessions of all frontends at this owner.
+#[derive(Debug, Default)]
+pub struct Host {
+    sessions: BTreeMap<(u16, u64), SessionId>,
+    remotes: Vec<Remote>,
+}
+
+/// Whose session it is, and what its next reply is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Remote {
+    frontend: u16,
+    session: u64,
+    /// The reserve under way: what is said of it names the wait.
+    wait: Option<u32>,
+    /// Nobody waits for the next reply.
+    is_silent: bool,
+}
+
+impl Host {
+    /// No sessions yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of sessions.
+    #[must_use]
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Carries out one message of a frontend.
+    ///
+    /// # Errors
+    ///
+    /// [`FrameError::Message`] if a command in it cannot be read: the frontend is broken.
+    pub fn handle<J: Journal, O: HostOut>(
+        &mut self,
+        now: Now,
+        engine: &mut Engine,
+        from: (u16, u64),
+        message: ToOwner<'_>,
+        journal: &mut J,
+        out: &mut O,
+    ) -> Result<(), FrameError> {
+        if message == ToOwner::End {
+            self.end(now, engine, from, journal, out);
+            return Ok(());
+        }
+        let id = self.session(engine, from);
+        let at = id.0 as usize;
+        let is_ask = matches!(message, ToOwner::Ask { .. } | ToOwner::Accept { .. } | ToOwner::Withdraw { .. });
+        if engine.is_waiting(id) && !is_ask {
+            return Err(FrameError::Message);
+        }
+        if let ToOwner::Reserve { wait, .. } | ToOwner::Ask { wait, .. } = message {
+            self.remotes[at].wait = Some(wait);
+        } else if !is_ask {
+            self.remotes[at].wait = None;
+        }
+        match message {
+            ToOwner::Line(line) => self.line(now, engine, id, line, journal, out)?,
+            ToOwner::Announce(line) => {
+                self.remotes[at].is_silent = true;
+                self.line(now, engine, id, line, journal, out)?;
+                self.remotes[at].is_silent = false;
+            }
+            ToOwner::Put { pri, delay_s, ttr_s, body } => {
+                let tube = engine.used_tube(id).ok_or(FrameError::Message)?;
+                let partition = u64::from(partition_of(tube));
+                engine.set_next_id(out.next_id_count() * PARTITIONS as u64 + partition);
+                let command = Command::Put { pri, delay_s, ttr_s, body: body.into() };
+                engine.handle(now, id, command, journal, &mut self.boxed(out));
+            }
+            ToOwner::Unuse => engine.unuse(id),
+            ToOwner::Unwatch(name) => {
+                engine.unwatch(id, name);
+                out.send(from.0, from.1, ToFrontend::Reply { outcome: Outcome::Done, bytes: b"" });
+            }
+            ToOwner::ListTubes => {
+                let mut names = Vec::new();
+                for (creation, name) in engine.tubes() {
+                    names.extend_from_slice(&creation.to_le_bytes());
+                    names.push(u8::try_from(name.len()).map_err(|_| FrameError::Message)?);
+                    names.extend_from_slice(name);
+                }
+                out.send(from.0, from.1, ToFrontend::Names(&names));
+            }
+            ToOwner::Reserve { in_margin, is_poll, .. } => {
+                engine.reserve_remote(now, id, in_margin, is_poll, journal, &mut self.boxed(out));
+            }
+            ToOwner::Ask { wait, in_margin, is_poll } => {
+                if engine.is_soon(id, in_margin) {
+                    engine.withdraw(now, id, journal, &mut self.boxed(out));
+                    out.send(from.0, from.1, ToFrontend::Nothing { wait, is_soon: true });
+                } else {
+                    engine.ask(now, id, is_poll, journal, &mut self.boxed(out));
+                }
+            }
+            ToOwner::Accept { wait, offer } => {
+                self.remotes[at].wait = Some(wait);
+                engine.accept(now, id, offer, journal, &mut self.boxed(out));
+            }
+            ToOwner::Withdraw { wait } => {
+                if self.remotes[at].wait == Some(wait) {
+                    engine.withdraw(now, id, journal, &mut self.boxed(out));
+                    self.remotes[at].wait = None;
+                }
+                out.send(from.0, from.1, ToFrontend::Withdrawn { wait });
+            }
+            ToOwner::End => unreachable!("handled above"),
+        }
+        Ok(())
+    }
+
+    /// A frontend is gone: all its sessions end.
+    pub fn frontend_gone<J: Journal, O: HostOut>(
+        &mut self,
+        now: Now,
+        engine: &mut Engine,
+        frontend: u16,
+        journal: &mut J,
+        out: &mut O,
+    ) {
+        let gone: Vec<(u16, u64)> =
+            self.sessions.range((frontend, 0)..=(frontend, u64::MAX)).map(|(from, _)| *from).collect();
+        for from in gone {
+            self.end(now, engine, from, journal, out);
+        }
+    }
+
+    /// Fires what is due.
+    pub fn tick<J: Journal, O: HostOut>(&mut self, now: Now, engine: &mut Engine, journal: &mut J, out: &mut O) {
+        engine.tick(now, journal, &mut self.boxed(out));
+    }
+
+    fn session(&mut self, engine: &mut Engine, from: (u16, u64)) -> SessionId {
+        if let Some(id) = self.sessions.get(&from) {
+            return *id;
+        }
+        let id = engine.connect_remote();
+        self.sessions.insert(from, id);
+        let at = id.0 as usize;
+        if self.remotes.len() <= at {
+            self.remotes.resize(at + 1, Remote::default());
+        }
+        self.remotes[at] = Remote { frontend: from.0, session: from.1, wait: None, is_silent: false };
+        id
+    }
+
+    fn end<J: Journal, O: HostOut>(
+        &mut self,
+        now: Now,
+        engine: &mut Engine,
+        from: (u16, u64),
+        journal: &mut J,
+        out: &mut O,
+    ) {
+        if let Some(id) = self.sessions.remove(&from) {
+            engine.disconnect(now, id, journal, &mut self.boxed(out));
+        }
+    }
+
+    fn line<J: Journal, O: HostOut>(
+        &mut self,
+        now: Now,
+        engine: &mut Engine,
+        id: SessionId,
+        line: &[u8],
+        journal: &mut J,
+        out: &mut O,
+    ) -> Result<(), FrameError> {
+        let Ok(Line::Command(command)) = parse_line(line) else { return Err(FrameError::Message) };
+        match command {
+            Command::Use(_) | Command::Watch(_) => engine.set_next_creation(out.next_creation()),
+            Command::Kick(_) | Command::PeekReady | Command::PeekDelayed | Command::PeekBuried => {
+                engine.used_tube(id).ok_or(FrameError::Message)?;
+            }
+            // These never come from a frontend: it answers them itself or asks in another form.
+            Command::Put { .. } | Command::Reserve { .. } | Command::Stats | Command::Ignore(_) => {
+                return Err(FrameError::Message);
+            }
+            Command::ListTubes | Command::ListTubeUsed | Command::ListTubesWatched => return Err(FrameError::Message),
+            _ => {}
+        }
+        engine.handle(now, id, command, journal, &mut self.boxed(out));
+        Ok(())
+    }
+
+    fn boxed<'a, O: HostOut>(&'a mut self, out: &'a mut O) -> Boxed<'a, O> {
+        Boxed { remotes: &mut self.remotes, out, held: None }
+    }
+}
+
+/// Turns what the engine says into messages.
+struct Boxed<'a, O> {
+    remotes: &'a mut [Remote],
+    out: &'a mut O,
+    held: Option<(u64, u64)>,
+}
+
+impl<O: HostOut> Outbox for Boxed<'_, O> {
+    fn reply(&mut self, session: SessionId, reply: &Reply<'_>) {
+        let held = self.held.take();
+        let remote = &mut self.remotes[session.0 as usize];
+        if remote.is_silent {
+            return;
+        }
+        let outcome = match (reply, held) {
+            (Reply::Reserved { .. } | Reply::Touched, Some((id, deadline_ns))) => Outcome::Held { id, deadline_ns },
+            (Reply::NotFound, _) => Outcome::NotFound,
+            (Reply::OutOfMemory | Reply::InternalError | Reply::Draining, _) => Outcome::Refused,
+            (Reply::TimedOut | Reply::DeadlineSoon, _) => Outcome::Refused,
+            _ => Outcome::Done,
+        };
+        let mut bytes = Vec::with_capacity(64);
+        reply.encode(&mut bytes);
+        let message = match remote.wait.take() {
+            Some(wait) => ToFrontend::Served { wait, outcome, bytes: &bytes },
+            None => ToFrontend::Reply { outcome, bytes: &bytes },
+        };
+        self.out.send(remote.frontend, remote.session, message);
+    }
+
+    fn stats(&mut self, _session: SessionId, _stats: ServerStats) {
+        unreachable!("frontends answer stats from the shared pages")
+    }
+
+    fn holds(&mut self, _session: SessionId, id: u64, deadline_ns: u64) {
+        self.held = Some((id, deadline_ns));
+    }
+
+    fn offer(&mut self, session: SessionId, offer: Offered) {
+        let remote = self.remotes[session.0 as usize];
+        let wait = remote.wait.expect("offers are made to a wait");
+        let Offered { offer, id, pri } = offer;
+        self.out.send(remote.frontend, remote.session, ToFrontend::Offer { wait, offer, pri, id });
+    }
+
+    fn nothing(&mut self, session: SessionId) {
+        let remote = self.remotes[session.0 as usize];
+        let wait = remote.wait.expect("only a wait can hear that there is nothing");
+        self.out.send(remote.frontend, remote.session, ToFrontend::Nothing { wait, is_soon: false });
+    }
+
+    fn gone(&mut self, session: SessionId) {
+        let remote = self.remotes[session.0 as usize];
+        let wait = remote.wait.expect("an accept names its wait");
+        self.out.send(remote.frontend, remote.session, ToFrontend::Gone { wait });
+    }
+}

@@ -1,0 +1,17 @@
+//! Between frontends and owners: frames, sessions, and where a command goes.
+//!
+//! Owns: the bytes on a link ([`Writer`], [`Reader`]), the messages in them ([`ToOwner`], [`ToFrontend`]), the owner's
+//! side of sessions ([`Host`]) and the frontend's ([`Router`]).
+//! Never: reads a clock, a socket or a page of shared memory; callers pass time and bytes in and carry bytes out.
+
+mod frame;
+mod host;
+mod message;
+mod partition;
+mod router;
+
+pub use frame::{FrameError, Link, MessageHead, Reader, Writer};
+pub use host::{Host, HostOut};
+pub use message::{Outcome, ToFrontend, ToOwner};
+pub use partition::{PARTITIONS, PartitionMap, partition_of};
+pub use router::{ClientId, Router, RouterOptions, Wires};

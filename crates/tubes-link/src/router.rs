@@ -1,0 +1,204 @@
+//! A frontend's side: client sessions, where their commands go, and what they hear.
+//!
+//! A session's commands run one after another. Several may be under way together only at one owner; a command for
+//! another owner, or for all, waits until those before it are answered. What the frontend answers itself takes its place
+//! in the same order.
+//!
+//! A command for an owner that is away waits, up to [`RouterOptions::owner_wait_ns`], and is then answered
+//! `INTERNAL_ERROR`. When an owner is lost, every client that holds a job there, waits there (a blocking reserve over
+//! several owners goes on with the others) or has an unanswered command there is closed, before anything is said to the
+//! next generation.
+
+mod client;
+mod commands;
+mod owners;
+mod replies;
+mod wait;
+
+use crate::message::ToOwner;
+use crate::partition::PartitionMap;
+use client::Client;
+use std::collections::{BTreeMap, BTreeSet};
+use tubes_protocol::{CommandCounts, Reply};
+
+/// A client's number, chosen by the caller and reused after the client is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u32);
+
+/// What a router reaches.
+pub trait Wires {
+    /// Queues a message for an owner.
+    fn to_owner(&mut self, owner: u16, session: u64, message: &ToOwner<'_>);
+    /// Queues bytes for a client.
+    fn to_client(&mut self, client: ClientId, bytes: &[u8]);
+    /// Queues the answer to `stats`.
+    fn stats(&mut self, client: ClientId);
+    /// The client must be closed without another word; the caller then calls [`Router::disconnect`].
+    fn close(&mut self, client: ClientId);
+    /// The client was blocked and can go on with what it sent.
+    fn wake(&mut self, client: ClientId);
+}
+
+/// How a router behaves.
+#[derive(Debug, Clone, Copy)]
+pub struct RouterOptions {
+    /// How long a command waits for an owner that is away, in ns.
+    pub owner_wait_ns: u64,
+}
+
+/// Commands of one session under way together, at most: a bound on what an owner's end costs and on memory.
+const PIPELINED_MAX: usize = 128;
+/// How long the first offer waits for those of the other owners, in ns: a slow owner must not hold up the others.
+const OFFERS_NS: u64 = 100_000_000;
+/// How often a poll asks again after an accepted offer was gone.
+const ROUNDS_MAX: u32 = 8;
+/// The last second before a deadline, in ns.
+const MARGIN_NS: u64 = 1_000_000_000;
+
+/// All client sessions of one frontend.
+#[derive(Debug)]
+pub struct Router {
+    options: RouterOptions,
+    map: PartitionMap,
+    /// Which owners are there.
+    up: Vec<bool>,
+    clients: Vec<Option<Client>>,
+    by_session: BTreeMap<u64, ClientId>,
+    next_session: u64,
+    timers: BTreeSet<(u64, ClientId)>,
+    /// Clients with a command that waits for an owner.
+    stalled: BTreeSet<ClientId>,
+    counts: CommandCounts,
+    producer_count: u64,
+    worker_count: u64,
+    waiting_count: u64,
+    client_count: u64,
+    total_clients: u64,
+}
+
+impl Router {
+    /// A frontend without clients, whose owners are all away.
+    #[must_use]
+    pub fn new(options: RouterOptions, map: PartitionMap) -> Self {
+        Router {
+            options,
+            up: vec![false; usize::from(map.owners())],
+            map,
+            clients: Vec::new(),
+            by_session: BTreeMap::new(),
+            next_session: 1,
+            timers: BTreeSet::new(),
+            stalled: BTreeSet::new(),
+            counts: CommandCounts::default(),
+            producer_count: 0,
+            worker_count: 0,
+            waiting_count: 0,
+            client_count: 0,
+            total_clients: 0,
+        }
+    }
+
+    /// Commands understood so far.
+    #[must_use]
+    pub fn counts(&self) -> &CommandCounts {
+        &self.counts
+    }
+
+    /// Connected clients; those that have put, that have reserved, that wait; all clients so far.
+    #[must_use]
+    pub fn gauges(&self) -> [u64; 5] {
+        [self.client_count, self.producer_count, self.worker_count, self.waiting_count, self.total_clients]
+    }
+
+    /// A client connects; it uses and watches `default`.
+    pub fn connect(&mut self, id: ClientId, wires: &mut impl Wires) {
+        let session = self.next_session;
+        self.next_session += 1;
+        let owner = self.map.of_tube(b"default");
+        let at = id.0 as usize;
+        if self.clients.len() <= at {
+            self.clients.resize_with(at + 1, || None);
+        }
+        self.clients[at] = Some(Client::new(session, owner));
+        self.by_session.insert(session, id);
+        self.client_count += 1;
+        self.total_clients += 1;
+        if self.up[usize::from(owner)] {
+            self.announce(id, owner, wires);
+        }
+    }
+
+    /// A client is gone, for whatever reason.
+    pub fn disconnect(&mut self, id: ClientId, wires: &mut impl Wires) {
+        let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::take) else { return };
+        for owner in client.touched.iter() {
+            if self.up[usize::from(owner)] {
+                wires.to_owner(owner, client.session, &ToOwner::End);
+            }
+        }
+        self.by_session.remove(&client.session);
+        self.timers.remove(&(client.timer, id));
+        self.stalled.remove(&id);
+        self.client_count -= 1;
+        self.producer_count -= u64::from(client.is_producer);
+        self.worker_count -= u64::from(client.is_worker);
+        self.waiting_count -= u64::from(client.wait.is_some());
+    }
+
+    /// Whether the client's next command can be taken.
+    #[must_use]
+    pub fn can_take(&self, id: ClientId) -> bool {
+        let client = self.client(id);
+        client.stalled.is_none()
+            && client.wait.is_none()
+            && client.gather.is_none()
+            && client.pending.len() < PIPELINED_MAX
+    }
+
+    /// Whether everything the client asked is answered.
+    #[must_use]
+    pub fn is_idle(&self, id: ClientId) -> bool {
+        let client = self.client(id);
+        client.stalled.is_none() && client.wait.is_none() && client.gather.is_none() && client.pending.is_empty()
+    }
+
+    /// Whether the client waits in a reserve.
+    #[must_use]
+    pub fn is_waiting(&self, id: ClientId) -> bool {
+        self.client(id).wait.is_some()
+    }
+
+    /// When [`Router::tick`] has something to do next, in ns of the boot clock.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.timers.first().map(|timer| timer.0)
+    }
+
+    fn client(&self, id: ClientId) -> &Client {
+        self.clients[id.0 as usize].as_ref().expect("a client that is not connected has no commands")
+    }
+
+    fn client_mut(&mut self, id: ClientId) -> &mut Client {
+        self.clients[id.0 as usize].as_mut().expect("a client that is not connected has no commands")
+    }
+
+    /// Arms the client's timer for the next thing due.
+    fn arm(&mut self, id: ClientId) {
+        let client = self.client(id);
+        let due = client.next_due();
+        let before = client.timer;
+        if due != before {
+            self.timers.remove(&(before, id));
+            if due != u64::MAX {
+                self.timers.insert((due, id));
+            }
+            self.client_mut(id).timer = due;
+        }
+    }
+
+    fn say(wires: &mut impl Wires, id: ClientId, reply: &Reply<'_>) {
+        let mut bytes = Vec::with_capacity(32);
+        reply.encode(&mut bytes);
+        wires.to_client(id, &bytes);
+    }
+}

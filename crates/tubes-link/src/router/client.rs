@@ -1,0 +1,248 @@
+//! One client's session.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use tubes_protocol::Command;
+
+/// What a client is in the middle of.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// Its number on the links; never reused.
+    pub(super) session: u64,
+    pub(super) used: (Box<[u8]>, u16),
+    /// In the order of watching, with their owners; never empty.
+    pub(super) watched: Vec<(Box<[u8]>, u16)>,
+    /// Owners that know the session.
+    pub(super) touched: OwnerSet,
+    /// Jobs it holds: owner and deadline.
+    pub(super) held: HashMap<u64, (u16, u64)>,
+    pub(super) held_by_deadline: BTreeSet<(u64, u64)>,
+    /// Unanswered commands, in order; all at one owner.
+    pub(super) pending: VecDeque<Pending>,
+    pub(super) busy_owner: u16,
+    /// A command that cannot be sent yet, and when it is given up (in ns; `u64::MAX` while it only waits its turn).
+    pub(super) stalled: Option<(Request, u64)>,
+    pub(super) wait: Option<Wait>,
+    pub(super) next_wait: u32,
+    pub(super) gather: Option<Gather>,
+    /// It will send nothing more.
+    pub(super) is_half_closed: bool,
+    pub(super) is_producer: bool,
+    pub(super) is_worker: bool,
+    /// When its timer is armed; `u64::MAX` if it is not.
+    pub(super) timer: u64,
+}
+
+/// A command that has been read and not been sent.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// All but put: its line.
+    Line(Box<[u8]>),
+    Put {
+        pri: u32,
+        delay_s: u32,
+        ttr_s: u32,
+        body: Box<[u8]>,
+    },
+}
+
+impl Request {
+    pub(super) fn of(command: Command<'_>) -> Self {
+        match command {
+            Command::Put { pri, delay_s, ttr_s, body } => Request::Put { pri, delay_s, ttr_s, body },
+            other => {
+                let mut line = Vec::with_capacity(32);
+                other.encode_line(&mut line);
+                Request::Line(line.into())
+            }
+        }
+    }
+}
+
+/// What an unanswered command will be answered with.
+#[derive(Debug)]
+pub(super) enum Pending {
+    /// What the owner says.
+    Forward,
+    /// What the owner says; if it is done, the session does not hold the job any more.
+    LetsGo(u64),
+    /// These bytes, once the owner has answered.
+    Fixed(Box<[u8]>),
+    /// These bytes, once everything before is answered.
+    Local(Box<[u8]>),
+    /// The figures, once everything before is answered.
+    Stats,
+}
+
+/// A command that several owners are asked.
+#[derive(Debug)]
+pub(super) struct Gather {
+    pub(super) left: OwnerSet,
+    pub(super) kind: GatherKind,
+}
+
+#[derive(Debug)]
+pub(super) enum GatherKind {
+    /// Names with their numbers of creation.
+    Names(BTreeMap<(u64, Vec<u8>), ()>),
+    /// A command about an id without partition: what the one that knows it says, and the id if it lets go of the job.
+    Id { answer: Option<(u16, crate::message::Outcome, Vec<u8>)>, lets_go: Option<u64> },
+}
+
+/// A reserve that waits.
+#[derive(Debug)]
+pub(super) struct Wait {
+    /// Its number on the links.
+    pub(super) number: u32,
+    /// When it times out, in ns; `u64::MAX` for never.
+    pub(super) until: u64,
+    pub(super) is_poll: bool,
+    /// Owners that have not confirmed that it has ended, once it is to end.
+    pub(super) owners: OwnerSet,
+    /// How it ends if no job crosses, and when the client is closed for want of confirmation.
+    pub(super) ending: Option<(Ending, u64)>,
+    /// Set if several owners are asked.
+    pub(super) round: Option<Round>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    TimedOut,
+    DeadlineSoon,
+}
+
+/// Offers of several owners.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    /// Owners that have not answered.
+    pub(super) asked: OwnerSet,
+    /// Owners that say the answer must be "soon".
+    pub(super) soon: OwnerSet,
+    /// By priority and id: owner and offer.
+    pub(super) offers: BTreeMap<(u32, u64), (u16, u64)>,
+    /// When the best offer is accepted though not all have answered; `u64::MAX` without an offer.
+    pub(super) accept_at: u64,
+    /// The owner whose offer is being accepted.
+    pub(super) accepting: Option<u16>,
+    pub(super) rounds: u32,
+    /// A poll gives up on an owner that is away, in ns.
+    pub(super) give_up_at: u64,
+}
+
+impl Client {
+    pub(super) fn new(session: u64, default_owner: u16) -> Self {
+        let default: Box<[u8]> = b"default"[..].into();
+        Client {
+            session,
+            used: (default.clone(), default_owner),
+            watched: vec![(default, default_owner)],
+            touched: OwnerSet::default(),
+            held: HashMap::new(),
+            held_by_deadline: BTreeSet::new(),
+            pending: VecDeque::new(),
+            busy_owner: 0,
+            stalled: None,
+            wait: None,
+            next_wait: 0,
+            gather: None,
+            is_half_closed: false,
+            is_producer: false,
+            is_worker: false,
+            timer: u64::MAX,
+        }
+    }
+
+    /// Owners of the watched tubes.
+    pub(super) fn watched_owners(&self) -> OwnerSet {
+        self.watched.iter().map(|(_, owner)| *owner).collect()
+    }
+
+    pub(super) fn hold(&mut self, id: u64, owner: u16, deadline_ns: u64) {
+        if let Some((_, before)) = self.held.insert(id, (owner, deadline_ns)) {
+            self.held_by_deadline.remove(&(before, id));
+        }
+        self.held_by_deadline.insert((deadline_ns, id));
+    }
+
+    pub(super) fn let_go(&mut self, id: u64) {
+        if let Some((_, deadline)) = self.held.remove(&id) {
+            self.held_by_deadline.remove(&(deadline, id));
+        }
+    }
+
+    /// Forgets jobs whose deadline has passed: their owner has taken them back.
+    pub(super) fn forget_expired(&mut self, now_ns: u64) {
+        while let Some((deadline, id)) = self.held_by_deadline.first().copied()
+            && deadline <= now_ns
+        {
+            self.let_go(id);
+        }
+    }
+
+    pub(super) fn first_deadline(&self) -> u64 {
+        self.held_by_deadline.first().map_or(u64::MAX, |held| held.0)
+    }
+
+    /// Whether `now_ns` lies in the last second of a job it holds.
+    pub(super) fn in_margin(&self, now_ns: u64) -> bool {
+        now_ns >= self.first_deadline().saturating_sub(super::MARGIN_NS)
+    }
+
+    /// When something is due for it next, in ns; `u64::MAX` if nothing is.
+    pub(super) fn next_due(&self) -> u64 {
+        let mut due = self.stalled.as_ref().map_or(u64::MAX, |(_, until)| *until);
+        if let Some(wait) = &self.wait {
+            due = due.min(match wait.ending {
+                Some((_, close_at)) => close_at,
+                None => wait.until.min(self.first_deadline().saturating_sub(super::MARGIN_NS)),
+            });
+            if let Some(round) = &wait.round {
+                due = due.min(round.accept_at).min(round.give_up_at);
+            }
+        }
+        due
+    }
+}
+
+/// Some of the owners, at most 64.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct OwnerSet(u64);
+
+impl OwnerSet {
+    pub(super) fn all(owners: u16) -> Self {
+        (0..owners).collect()
+    }
+
+    pub(super) fn contains(self, owner: u16) -> bool {
+        self.0 & (1 << owner) != 0
+    }
+
+    pub(super) fn insert(&mut self, owner: u16) {
+        self.0 |= 1 << owner;
+    }
+
+    pub(super) fn remove(&mut self, owner: u16) {
+        self.0 &= !(1 << owner);
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = u16> {
+        (0..64).filter(move |owner| self.contains(*owner))
+    }
+}
+
+impl FromIterator<u16> for OwnerSet {
+    fn from_iter<I: IntoIterator<Item = u16>>(owners: I) -> Self {
+        let mut set = OwnerSet::default();
+        for owner in owners {
+            set.insert(owner);
+        }
+        set
+    }
+}

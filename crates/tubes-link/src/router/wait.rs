@@ -1,0 +1,272 @@
+//! Reserves: when they end, and which of several owners' offers is accepted.
+
+use super::client::{Ending, OwnerSet, Round, Wait};
+use super::{ClientId, MARGIN_NS, OFFERS_NS, ROUNDS_MAX, Router, Wires};
+use crate::frame::FrameError;
+use crate::message::{Outcome, ToFrontend, ToOwner};
+use tubes_protocol::Reply;
+
+impl Router {
+    pub(super) fn reserve(&mut self, now_ns: u64, id: ClientId, timeout_s: Option<u32>, wires: &mut impl Wires) {
+        let owner_wait_ns = self.options.owner_wait_ns;
+        let client = self.client_mut(id);
+        let owners = client.watched_owners();
+        let number = client.next_wait;
+        client.next_wait = client.next_wait.wrapping_add(1);
+        // A peer that has half-closed cannot wait.
+        let is_poll = timeout_s == Some(0) || client.is_half_closed;
+        let until = match timeout_s {
+            Some(seconds) if !is_poll => now_ns + u64::from(seconds) * 1_000_000_000,
+            _ => u64::MAX,
+        };
+        let in_margin = client.in_margin(now_ns);
+        let session = client.session;
+        let mut wait = Wait { number, until, is_poll, owners, ending: None, round: None };
+        for owner in owners.iter() {
+            client.touched.insert(owner);
+        }
+        if owners.len() == 1 {
+            client.wait = Some(wait);
+            let owner = owners.iter().next().expect("a session watches something");
+            wires.to_owner(owner, session, &ToOwner::Reserve { wait: number, in_margin, is_poll });
+        } else {
+            let away: OwnerSet = owners.iter().filter(|owner| !self.up[usize::from(*owner)]).collect();
+            let give_up_at = if is_poll && !away.is_empty() { now_ns + owner_wait_ns } else { u64::MAX };
+            wait.round = Some(Round { asked: owners, accept_at: u64::MAX, give_up_at, ..Round::default() });
+            self.client_mut(id).wait = Some(wait);
+            for owner in owners.iter().filter(|owner| !away.contains(*owner)) {
+                wires.to_owner(owner, session, &ToOwner::Ask { wait: number, in_margin, is_poll });
+            }
+            if !is_poll {
+                // Owners that are away are asked when they are back.
+                self.round_mut(id).asked = owners.iter().filter(|owner| !away.contains(*owner)).collect();
+            }
+        }
+        self.waiting_count += 1;
+        self.arm(id);
+    }
+
+    fn round_mut(&mut self, id: ClientId) -> &mut Round {
+        self.client_mut(id).wait.as_mut().and_then(|wait| wait.round.as_mut()).expect("several owners are asked")
+    }
+
+    /// A message about a wait.
+    pub(super) fn wait_message(
+        &mut self,
+        now_ns: u64,
+        owner: u16,
+        id: ClientId,
+        message: ToFrontend<'_>,
+        wires: &mut impl Wires,
+    ) -> Result<(), FrameError> {
+        let number = match message {
+            ToFrontend::Served { wait, .. }
+            | ToFrontend::Offer { wait, .. }
+            | ToFrontend::Nothing { wait, .. }
+            | ToFrontend::Gone { wait }
+            | ToFrontend::Withdrawn { wait } => wait,
+            ToFrontend::Reply { .. } | ToFrontend::Names(_) => return Err(FrameError::Message),
+        };
+        let current = self.client(id).wait.as_ref().map(|wait| wait.number);
+        if current != Some(number) {
+            return match message {
+                // A job that crossed the end of a wait over several owners cannot be: it is accepted before.
+                ToFrontend::Served { outcome: Outcome::Held { .. }, .. } => Err(FrameError::Message),
+                // Of a wait that is over: an offer was given back with it.
+                _ => Ok(()),
+            };
+        }
+        match message {
+            ToFrontend::Served { outcome, bytes, .. } => self.served(owner, id, outcome, bytes, wires),
+            ToFrontend::Offer { offer, pri, id: job, .. } => {
+                let round = self.client_mut(id).wait.as_mut().and_then(|wait| wait.round.as_mut());
+                let round = round.ok_or(FrameError::Message)?;
+                round.asked.remove(owner);
+                round.offers.insert((pri, job), (owner, offer));
+                if round.accept_at == u64::MAX {
+                    round.accept_at = now_ns + OFFERS_NS;
+                }
+                self.decide(now_ns, id, wires);
+            }
+            ToFrontend::Nothing { is_soon, .. } => {
+                let round = self.client_mut(id).wait.as_mut().and_then(|wait| wait.round.as_mut());
+                let round = round.ok_or(FrameError::Message)?;
+                round.asked.remove(owner);
+                if is_soon {
+                    round.soon.insert(owner);
+                }
+                self.decide(now_ns, id, wires);
+            }
+            ToFrontend::Gone { .. } => {
+                let round = self.client_mut(id).wait.as_mut().and_then(|wait| wait.round.as_mut());
+                let round = round.ok_or(FrameError::Message)?;
+                round.accepting = None;
+                self.decide(now_ns, id, wires);
+            }
+            ToFrontend::Withdrawn { .. } => self.withdrawn(owner, id, wires),
+            ToFrontend::Reply { .. } | ToFrontend::Names(_) => unreachable!("sorted out above"),
+        }
+        Ok(())
+    }
+
+    /// The wait has its result.
+    fn served(&mut self, owner: u16, id: ClientId, outcome: Outcome, bytes: &[u8], wires: &mut impl Wires) {
+        let client = self.client_mut(id);
+        let wait = client.wait.take().expect("a result belongs to a wait");
+        let session = client.session;
+        self.waiting_count -= 1;
+        if wait.ending.is_none() {
+            for other in wait.owners.iter().filter(|other| *other != owner) {
+                if self.up[usize::from(other)] {
+                    wires.to_owner(other, session, &ToOwner::Withdraw { wait: wait.number });
+                }
+            }
+        }
+        if let Outcome::Held { id: job, deadline_ns } = outcome {
+            self.holds(id, job, owner, deadline_ns);
+        }
+        wires.to_client(id, bytes);
+        wires.wake(id);
+    }
+
+    /// Accepts the best offer if it is time, or ends a round without one.
+    fn decide(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
+        let client = self.client_mut(id);
+        let session = client.session;
+        let in_margin = client.in_margin(now_ns);
+        let wait = client.wait.as_mut().expect("only a wait is decided");
+        if wait.ending.is_some() {
+            return;
+        }
+        let (number, is_poll, owners) = (wait.number, wait.is_poll, wait.owners);
+        let round = wait.round.as_mut().expect("several owners are asked");
+        if round.accepting.is_some() || !round.asked.is_empty() && now_ns < round.accept_at {
+            return;
+        }
+        if let Some((_, (owner, offer))) = round.offers.pop_first() {
+            round.accepting = Some(owner);
+            round.accept_at = if round.offers.is_empty() { u64::MAX } else { now_ns };
+            wires.to_owner(owner, session, &ToOwner::Accept { wait: number, offer });
+            return;
+        }
+        round.accept_at = u64::MAX;
+        if !round.asked.is_empty() {
+            return;
+        }
+        if in_margin && round.soon == owners {
+            return self.end_wait(now_ns, id, Ending::DeadlineSoon, wires);
+        }
+        if !is_poll {
+            // It stays parked; owners offer what comes.
+            return;
+        }
+        if round.rounds > 0 && round.rounds < ROUNDS_MAX {
+            round.rounds += 1;
+            round.asked = owners;
+            for owner in owners.iter() {
+                wires.to_owner(owner, session, &ToOwner::Ask { wait: number, in_margin, is_poll });
+            }
+            return;
+        }
+        self.end_wait(now_ns, id, Ending::TimedOut, wires);
+    }
+
+    /// Ends a wait: its answer leaves when every owner has confirmed; a job that crosses is the answer instead.
+    pub(super) fn end_wait(&mut self, now_ns: u64, id: ClientId, ending: Ending, wires: &mut impl Wires) {
+        let close_at = now_ns.saturating_add(self.options.owner_wait_ns);
+        let up = self.up.clone();
+        let client = self.client_mut(id);
+        let session = client.session;
+        let wait = client.wait.as_mut().expect("only a wait can end");
+        if wait.ending.is_some() {
+            return;
+        }
+        wait.ending = Some((ending, close_at));
+        wait.owners = wait.owners.iter().filter(|owner| up[usize::from(*owner)]).collect();
+        let number = wait.number;
+        for owner in wait.owners.iter() {
+            wires.to_owner(owner, session, &ToOwner::Withdraw { wait: number });
+        }
+        if wait.owners.is_empty() {
+            self.finish_wait(id, wires);
+        } else {
+            self.arm(id);
+        }
+    }
+
+    fn withdrawn(&mut self, owner: u16, id: ClientId, wires: &mut impl Wires) {
+        let wait = self.client_mut(id).wait.as_mut().expect("only a wait is withdrawn");
+        wait.owners.remove(owner);
+        if wait.ending.is_some() && wait.owners.is_empty() {
+            self.finish_wait(id, wires);
+        }
+    }
+
+    pub(super) fn finish_wait(&mut self, id: ClientId, wires: &mut impl Wires) {
+        let wait = self.client_mut(id).wait.take().expect("only a wait can end");
+        self.waiting_count -= 1;
+        let reply = match wait.ending {
+            Some((Ending::DeadlineSoon, _)) => Reply::DeadlineSoon,
+            _ => Reply::TimedOut,
+        };
+        Self::say(wires, id, &reply);
+        wires.wake(id);
+    }
+
+    /// Fires what is due at `now_ns`.
+    pub fn tick(&mut self, now_ns: u64, wires: &mut impl Wires) {
+        while let Some((due, id)) = self.timers.first().copied()
+            && due <= now_ns
+        {
+            self.timers.pop_first();
+            self.client_mut(id).timer = u64::MAX;
+            self.due(now_ns, id, wires);
+            if self.clients[id.0 as usize].is_some() {
+                self.arm(id);
+            }
+        }
+    }
+
+    fn due(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
+        let client = self.client_mut(id);
+        if client.stalled.as_ref().is_some_and(|(_, until)| *until <= now_ns) {
+            // The owner has been away for too long.
+            client.stalled = None;
+            self.stalled.remove(&id);
+            self.local(id, &Reply::InternalError, false, wires);
+            wires.wake(id);
+            return;
+        }
+        let Some(wait) = &client.wait else { return };
+        match wait.ending {
+            Some((_, close_at)) => {
+                if close_at <= now_ns {
+                    wires.close(id);
+                    self.client_mut(id).wait.as_mut().expect("as above").ending = Some((Ending::TimedOut, u64::MAX));
+                }
+                return;
+            }
+            None if client.first_deadline().saturating_sub(MARGIN_NS) <= now_ns => {
+                return self.end_wait(now_ns, id, Ending::DeadlineSoon, wires);
+            }
+            None if wait.until <= now_ns => return self.end_wait(now_ns, id, Ending::TimedOut, wires),
+            None => {}
+        }
+        let Some(round) = &wait.round else { return };
+        if round.give_up_at <= now_ns {
+            // A poll over an owner that stays away.
+            let owners = wait.owners;
+            let (number, session) = (wait.number, client.session);
+            let up = self.up.clone();
+            for owner in owners.iter().filter(|owner| up[usize::from(*owner)]) {
+                wires.to_owner(owner, session, &ToOwner::Withdraw { wait: number });
+            }
+            self.client_mut(id).wait = None;
+            self.waiting_count -= 1;
+            Self::say(wires, id, &Reply::InternalError);
+            wires.wake(id);
+            return;
+        }
+        self.decide(now_ns, id, wires);
+    }
+}
