@@ -550,42 +550,43 @@ fn tubes_are_listed_in_the_order_of_creation_over_all_owners() {
 fn those_who_hold_or_ask_at_a_lost_owner_are_closed_and_the_others_go_on() {
     check(
         "0 a0 watch a
-         0 b0 watch b
+         0 b0 watch d
          0 p1 use a
          0 p1 put 0 0 60 one
-         0 p1 use b
+         0 p1 use d
          0 p1 put 0 0 60 two
          0 a0 ignore default
          0 b0 ignore default
          0 a0 reserve
          0 b0 reserve
          0 i0 use a
-         0 i1 use b
-         1 kill 0
+         0 i1 use d
+         1 kill 1
          2 i0 put 0 0 60 late
          2 i1 put 0 0 60 late
-         3 start 0
+         3 start 1
          4 p1 list-tubes
          4 i0 stats-tube a
-         4 i1 stats-tube b",
+         4 i1 stats-tube d",
         &expect![[r#"
             0 a0: WATCHING 2
             0 b0: WATCHING 2
             0 p1: USING a
             0 p1: INSERTED #1
-            0 p1: USING b
+            0 p1: USING d
             0 p1: INSERTED #2
             0 a0: WATCHING 1
             0 b0: WATCHING 1
             0 a0: RESERVED #1 3 one
             0 b0: RESERVED #2 3 two
             0 i0: USING a
-            0 i1: USING b
-            2 i0: INSERTED #3
-            2 i1: INSERTED #4
-            4 p1: OK 22 --- - default - a - b
-            4 i0: OK 261 --- name: "a" current-jobs-urgent: 1 current-jobs-ready: 1 current-jobs-reserved: 1 current-jobs-delayed: 0 current-jobs-buried: 0 total-jobs: 2 current-using: 1 current-watching: 1 current-waiting: 0 cmd-delete: 0 cmd-pause-tube: 0 pause: 0 pause-time-left: 0
-            4 i1: OK 261 --- name: "b" current-jobs-urgent: 1 current-jobs-ready: 1 current-jobs-reserved: 1 current-jobs-delayed: 0 current-jobs-buried: 0 total-jobs: 2 current-using: 2 current-watching: 1 current-waiting: 0 cmd-delete: 0 cmd-pause-tube: 0 pause: 0 pause-time-left: 0
+            0 i1: USING d
+            1 a0: (closed)
+            2 i1: INSERTED #3
+            3 i0: INSERTED #4
+            4 p1: OK 22 --- - default - d - a
+            4 i0: OK 261 --- name: "a" current-jobs-urgent: 1 current-jobs-ready: 1 current-jobs-reserved: 0 current-jobs-delayed: 0 current-jobs-buried: 0 total-jobs: 1 current-using: 1 current-watching: 0 current-waiting: 0 cmd-delete: 0 cmd-pause-tube: 0 pause: 0 pause-time-left: 0
+            4 i1: OK 261 --- name: "d" current-jobs-urgent: 1 current-jobs-ready: 1 current-jobs-reserved: 1 current-jobs-delayed: 0 current-jobs-buried: 0 total-jobs: 2 current-using: 2 current-watching: 1 current-waiting: 0 cmd-delete: 0 cmd-pause-tube: 0 pause: 0 pause-time-left: 0
         "#]],
     );
 }
