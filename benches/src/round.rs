@@ -23,7 +23,7 @@ const JOB_OVERHEAD_BYTES: u64 = 256;
 /// A drained queue is filled again for about this long; the filling is not measured.
 const SLICE: Duration = Duration::from_millis(500);
 /// The first slice, before the rate is known: commands for each millisecond of the round, and at most.
-const FIRST_SLICE_COMMANDS_PER_MS: u128 = 50;
+const FIRST_SLICE_COMMANDS_PER_MS: u128 = 5;
 const FIRST_SLICE_COMMANDS_MAX: u64 = 20_000;
 const SLICE_COMMANDS_MIN: u64 = 500;
 /// Bodies in a filled queue.

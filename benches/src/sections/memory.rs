@@ -13,7 +13,8 @@ use crate::workload::{Mix, Workload};
 
 const JOBS: u64 = 1_000_000;
 const QUICK_JOBS: u64 = 100_000;
-const ROUNDS: usize = 5;
+/// Resident memory hardly varies, and a round takes long.
+const ROUNDS: usize = 3;
 const BODY_BYTES: usize = 64;
 const CONNECTIONS: u64 = 8;
 const PUT_DEPTH: usize = 64;

@@ -153,6 +153,11 @@ impl Launch {
         }
     }
 
+    /// `EXECUTABLE` with the original's command line, always: the original itself, to write files that we read.
+    pub fn original(executable: impl Into<PathBuf>) -> Self {
+        Self { executable: executable.into(), original: true, ..Self::new(PathBuf::new()) }
+    }
+
     /// Calls the executable by the name `beanstalkd`, through a link, and without `tubes`.
     pub fn called_beanstalkd(mut self) -> Self {
         self.as_beanstalkd = true;

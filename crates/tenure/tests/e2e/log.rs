@@ -4,12 +4,23 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testing::client::Client;
 use testing::process::{Folder, Launch, Server, wait_until};
 
 use super::tubes;
+
+/// Makes the sixth allocation of a segment fail, as a full disk would.
+const FULL_ONCE: [&str; 10] = full("inject=fallocate:error=ENOSPC:when=6");
+/// As [`FULL_ONCE`], and all that follow too.
+const FULL_LATER: [&str; 10] = full("inject=fallocate:error=ENOSPC:when=6+");
+
+/// Runs the server below strace, which it does not notice but for this fault.
+const fn full(fault: &'static str) -> [&'static str; 10] {
+    ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fallocate", "-e", fault]
+}
 
 /// The one slot's folder of a data directory.
 fn slot(directory: &Path) -> PathBuf {
@@ -350,21 +361,7 @@ fn endless_changes_of_one_job_do_not_grow_the_log() {
 fn a_failed_allocation_refuses_a_put_and_service_goes_on() {
     let folder = Folder::new();
     let launch = tubes().log_in(folder.path()).with(["-s", "16384"]);
-    let mut server = launch
-        .clone()
-        .through([
-            "strace",
-            "-D",
-            "-f",
-            "-qq",
-            "-o",
-            "/dev/null",
-            "-e",
-            "trace=fallocate",
-            "-e",
-            "inject=fallocate:error=ENOSPC:when=6",
-        ])
-        .start();
+    let mut server = launch.clone().through(FULL_ONCE).start();
     let mut client = server.connect();
     let (mut accepted, mut refused) = (Vec::new(), 0);
     for _ in 0..100 {
@@ -386,21 +383,7 @@ fn a_failed_allocation_refuses_a_put_and_service_goes_on() {
 fn while_allocations_fail_puts_are_refused_and_nothing_else_changes() {
     let folder = Folder::new();
     let launch = tubes().log_in(folder.path()).with(["-s", "16384"]);
-    let mut server = launch
-        .clone()
-        .through([
-            "strace",
-            "-D",
-            "-f",
-            "-qq",
-            "-o",
-            "/dev/null",
-            "-e",
-            "trace=fallocate",
-            "-e",
-            "inject=fallocate:error=ENOSPC:when=6+",
-        ])
-        .start();
+    let mut server = launch.clone().through(FULL_LATER).start();
     let mut client = server.connect();
     let accepted = fill(&mut client);
     client.check(format!("peek {}\r\n", accepted + 1), "NOT_FOUND\r\n");
@@ -410,6 +393,47 @@ fn while_allocations_fail_puts_are_refused_and_nothing_else_changes() {
     let mut client = server.connect();
     client.check_stats("stats", &[("current-jobs-ready", &accepted.to_string())]);
     assert_eq!(client.put(0, 0, 60, &[b'x'; 4000]), accepted + 1);
+}
+
+#[test]
+fn without_space_for_a_change_it_is_refused_and_the_job_stays_where_it_was() {
+    let folder = Folder::new();
+    let launch = tubes().log_in(folder.path()).with(["-s", "16384"]).through(FULL_LATER);
+    let server = launch.start();
+    let mut client = server.connect();
+    let accepted = fill(&mut client);
+    let body = [b'x'; 4000];
+    let reserved = |id: u64| [format!("RESERVED {id} 4000\r\n").as_bytes(), &body, b"\r\n"].concat();
+    // One record for a change of state was set aside for each job; what is left of the last segment gives some more.
+    let mut released = 0;
+    loop {
+        client.check("reserve-job 1\r\n", reserved(1));
+        client.send(format!("release 1 {released} 0\r\n"));
+        match client.line().as_str() {
+            "RELEASED" => released += 1,
+            line => {
+                assert_eq!(line, "OUT_OF_MEMORY");
+                break;
+            }
+        }
+        assert!(released < 10_000, "there is always space for one more release");
+    }
+    assert!(released > 0);
+    // Refused: it is still held, with the priority of the last release that was accepted.
+    let priority = (released - 1).to_string();
+    client.check_stats(
+        "stats-job 1",
+        &[("state", "reserved"), ("pri", &priority), ("releases", &released.to_string()), ("buries", "0")],
+    );
+    client.check("bury 1 77\r\ntouch 1\r\n", "OUT_OF_MEMORY\r\nTOUCHED\r\n");
+    client.check_stats("stats-job 1", &[("state", "reserved"), ("pri", &priority), ("buries", "0")]);
+    // Another job has its record still: buried once, and then it stays buried.
+    client.check("reserve-job 2\r\n", reserved(2));
+    client.check("bury 2 5\r\nkick 10\r\nkick-job 2\r\n", "BURIED\r\nOUT_OF_MEMORY\r\nOUT_OF_MEMORY\r\n");
+    client.check_stats("stats-job 2", &[("state", "buried"), ("pri", "5"), ("kicks", "0")]);
+    // Deleting works, held or buried.
+    client.check("delete 1\r\ndelete 2\r\n", "DELETED\r\nDELETED\r\n");
+    client.check_stats("stats", &[("current-jobs-ready", &(accepted - 2).to_string()), ("current-jobs-buried", "0")]);
 }
 
 /// Puts jobs of 4000 bytes until one is refused, and returns how many were taken.
@@ -593,6 +617,40 @@ fn damaged_data_is_refused_with_11_and_named() {
     fs::write(&first, &before).expect("repaired by hand");
     assert_eq!(check.finish().code, Some(0), "{:?}", check.finish());
     launch.start().connect().check_stats("stats", &[("current-jobs-ready", "50")]);
+}
+
+#[test]
+fn repair_saves_what_can_be_read_and_the_server_starts_again() {
+    let folder = Folder::new();
+    let directory = folder.join("data");
+    let launch = tubes().log_in(&directory).with(["-s", "16384", "-f", "0"]);
+    fs::create_dir(&directory).expect("a directory");
+    let mut server = launch.start();
+    let mut client = server.connect();
+    for id in 1..=50 {
+        assert_eq!(client.put(0, 0, 60, format!("{id:01000}").as_bytes()), id);
+    }
+    server.terminate();
+    let first = segments(&directory)[0].clone();
+    let mut bytes = fs::read(&first).expect("a segment");
+    // In the body of the fifth job.
+    bytes[4700] ^= 1;
+    fs::write(&first, &bytes).expect("one bit flipped");
+    assert_eq!(launch.finish().code, Some(11));
+    let repaired = Command::new(env!("CARGO_BIN_EXE_tenure")).args(["tubes", "repair"]).arg(&directory).output();
+    let repaired = repaired.expect("the program runs");
+    let text = String::from_utf8_lossy(&repaired.stdout);
+    assert!(repaired.status.success(), "{repaired:?}");
+    assert!(text.contains("0000000001.log"), "what was dropped is listed: {text}");
+    let server = launch.start();
+    let mut client = server.connect();
+    client.check_stats("stats", &[("current-jobs-ready", "49")]);
+    for id in 1..=50 {
+        let expected = if id == 5 { "NOT_FOUND\r\n".to_owned() } else { format!("FOUND {id} 1000\r\n{id:01000}\r\n") };
+        client.check(format!("peek {id}\r\n"), expected);
+    }
+    // Ids may have been lost with what was dropped; none is given twice.
+    assert!(client.put(0, 0, 60, b"a") > 50);
 }
 
 #[test]

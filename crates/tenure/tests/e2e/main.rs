@@ -9,6 +9,7 @@
 
 mod data_formats;
 mod drain_and_signals;
+mod import;
 mod log;
 mod options;
 mod parsing;

@@ -1,7 +1,7 @@
 //! Where the server listens: TCP, unix socket, sockets inherited from an activator; and what an address in use is.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use testing::process::{Address, Folder, Launch, free_port};
+use testing::process::{Address, Folder, Launch, free_port, wait_until};
 
 use super::{server, tubes};
 
@@ -38,6 +38,32 @@ fn the_default_address_is_loopback_only() {
         let server = launch.start();
         assert_eq!(server.listening_addresses(), [(Ipv4Addr::LOCALHOST, server.port()).into()]);
     }
+}
+
+#[test]
+fn the_default_port_is_11300() {
+    // In a network of its own, where nobody else has it.
+    let up = "ip link set lo up 2>/dev/null || ifconfig lo up 2>/dev/null; exec \"$0\" \"$@\"";
+    for launch in [tubes(), tubes().called_beanstalkd()] {
+        let address = Address::Tcp((Ipv4Addr::LOCALHOST, 11_300).into());
+        let server = launch.through(["unshare", "--net", "sh", "-c", up]).on_given_address(address).spawn_only();
+        // 127.0.0.1 and 11300 as the kernel writes them, with the state LISTEN.
+        wait_until("it listens", || {
+            let table = fs::read_to_string(format!("/proc/{}/net/tcp", server.pid())).unwrap_or_default();
+            table.lines().any(|line| line.contains(" 0100007F:2C24 00000000:0000 0A "))
+        });
+    }
+}
+
+#[test]
+fn an_address_of_version_6_is_served() {
+    let port = free_port();
+    let server = tubes()
+        .with(["-l", "::1", "-p", &port.to_string()])
+        .on_given_address(Address::Tcp((Ipv6Addr::LOCALHOST, port).into()))
+        .start();
+    server.check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
+    assert_eq!(server.listening_addresses(), [(Ipv6Addr::LOCALHOST, port).into()]);
 }
 
 #[test]

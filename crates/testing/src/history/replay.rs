@@ -393,12 +393,13 @@ impl Replay<'_> {
         let next = Moment { boot_ns: next_start_ns, wall_ms: next_start_ns / MS_NS };
         let mut log = ShadowLog::new();
         let mut unsettled = std::mem::take(&mut self.unsettled);
-        self.vague.clear();
+        let vague_before = std::mem::take(&mut self.vague);
         for (id, _) in self.model.jobs().iter() {
             let mut job = self.model.logged(self.now, id);
             if job.state.state == LoggedState::Delayed {
                 let due_ms = job.state.due_ms;
-                self.vague.insert(id, due_ms.saturating_sub(RECOVERED_DELAY_MS) * MS_NS);
+                let from_ms = vague_before.get(&id).map_or(due_ms, |from_ns| due_ms.min(from_ns / MS_NS));
+                self.vague.insert(id, from_ms.saturating_sub(RECOVERED_DELAY_MS) * MS_NS);
                 job.state.due_ms = due_ms + RECOVERED_DELAY_MS;
             }
             let mut candidates = vec![Some(job.clone())];
