@@ -1,0 +1,165 @@
+//! What a supervisor and its processes say to each other, apart from the descriptors that travel along.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Has the jobs, queues, timers and the log of its slot.
+    Owner,
+    /// Has client connections.
+    Frontend,
+}
+
+impl Role {
+    /// The word for it in messages, labels and commands.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Owner => "owner",
+            Role::Frontend => "frontend",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// A place in the topology: it has at most one process at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Slot {
+    /// What its process does.
+    pub role: Role,
+    /// Its number among the slots of that role, from 0.
+    pub slot: u16,
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}", self.role, self.slot)
+    }
+}
+
+/// One process: a slot and which start of it. Never reused, unlike a process number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Instance {
+    /// What it does.
+    pub role: Role,
+    /// Its number among the slots of that role, from 0.
+    pub slot: u16,
+    /// Rises at each start of the slot.
+    pub generation: u32,
+}
+
+impl Instance {
+    /// Its place.
+    #[must_use]
+    pub fn place(self) -> Slot {
+        Slot { role: self.role, slot: self.slot }
+    }
+}
+
+impl fmt::Display for Instance {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {} (generation {})", self.role, self.slot, self.generation)
+    }
+}
+
+/// What a process reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromChild {
+    /// Configuration, lock and log are in order; it can serve as soon as it is linked. Sent once.
+    Ready {
+        /// Of the sender, as in its start message.
+        generation: u32,
+        /// Recovered jobs; 0 from a frontend.
+        jobs: u64,
+        /// The count from which new ids may be taken, as the sender's log knows it; 0 from a frontend.
+        next_id: u64,
+    },
+    /// Answer to a ping, from the thread that does the work.
+    Pong {
+        /// Of the sender.
+        generation: u32,
+        /// Of the ping.
+        nonce: u64,
+        /// For how long a sync of the log has been going on, in milliseconds; `None` if none is.
+        in_sync_ms: Option<u64>,
+    },
+    /// It accepts no new job any more.
+    Drained,
+    /// All is finished; it exits next.
+    Stopped,
+    /// It exits next, and why. What it has said so is shown with its exit code.
+    Failed {
+        /// Whether another try can help.
+        cause: FailureCause,
+        /// A sentence fragment without a final stop.
+        reason: String,
+    },
+}
+
+/// What made a process fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureCause {
+    /// A write or sync of the log. It counts as a crash: the slot is restarted within its limit.
+    Write,
+    /// Anything else; the exit code decides.
+    Other,
+}
+
+/// Instructions to a process that carry no descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Instruction {
+    /// That process has ended. Everything of it is void; a link to its successor follows later. A frontend closes the
+    /// connections that depended on it before it sends anything to the successor.
+    PeerGone(Instance),
+    /// To a frontend that has all its links: accept connections.
+    Go,
+    /// To be answered with [`FromChild::Pong`].
+    Ping {
+        /// To be repeated in the answer.
+        nonce: u64,
+    },
+    /// Accept no new job from the next step on, then say [`FromChild::Drained`].
+    Drain,
+    /// To a frontend: close the listeners, finish the commands that were read completely, close all connections, say
+    /// [`FromChild::Stopped`] and exit with code 0, all within this time.
+    Barrier {
+        /// Milliseconds until it is killed.
+        within_ms: u64,
+    },
+    /// To an owner: finish the batch, sync the log, say [`FromChild::Stopped`] and exit with code 0.
+    Stop {
+        /// Milliseconds until it is killed.
+        within_ms: u64,
+    },
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ending::Code(code) => write!(formatter, "exited with code {code}"),
+            Ending::Signal(signal) => write!(formatter, "was ended by signal {signal}"),
+        }
+    }
+}
