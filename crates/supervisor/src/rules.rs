@@ -686,7 +686,8 @@ impl Rules {
         let who = entry.instance();
         out.push(Output::Report(Report::Started(who)));
         if is_stopping {
-            self.kill(index, KillReason::Stop, out);
+            let has_failed = matches!(self.outcome, Outcome::StartFailed { .. });
+            self.kill(index, if has_failed { KillReason::StartFailed } else { KillReason::Stop }, out);
         } else if entry.is_drained_start {
             entry.drain_acked = true;
             self.advance_drain(out);
@@ -698,8 +699,14 @@ impl Rules {
     fn said(&mut self, now_ns: u64, by: Instance, report: FromChild, out: &mut Vec<Output>) {
         let index = self.index(by.place());
         let entry = &mut self.entries[index];
-        // What a dead or killed process had said last changes nothing any more.
-        if entry.generation != by.generation || matches!(entry.state, State::Killed { .. }) || !entry.is_alive() {
+        if entry.generation != by.generation || !entry.is_alive() {
+            return;
+        }
+        if matches!(entry.state, State::Killed { .. }) {
+            // It may still end by itself first, and then it counts why; nothing else it says does.
+            if let FromChild::Failed { cause, reason } = report {
+                entry.last_words = Some((cause, reason));
+            }
             return;
         }
         match (report, &mut entry.state) {
@@ -799,7 +806,10 @@ impl Rules {
                 self.restart_or_fail(now_ns, index, failure, out);
             }
             Phase::Barrier { .. } | Phase::Owners { .. } | Phase::Killing { .. } => {
-                if !was_killed && matches!(failure.ending, Some(ending) if ending != Ending::Code(0)) {
+                // Frontends are told first, owners when all frontends are gone.
+                let is_told = place.role == Role::Frontend || !matches!(self.phase, Phase::Barrier { .. });
+                let is_orderly = is_told && failure.ending == Some(Ending::Code(0));
+                if !was_killed && failure.ending.is_some() && !is_orderly {
                     self.entries[index].failure = Some(failure.clone());
                     out.push(Output::Report(Report::StoppedBadly { place, failure: failure.clone() }));
                     self.note_bad_stop(place, failure);

@@ -167,12 +167,24 @@ pub(crate) struct TubesFlags {
     pub(crate) no_compact: bool,
 
     /// Number of owner processes
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) owners: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) owners: Option<u16>,
 
     /// Number of frontend processes
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) frontends: Option<u32>,
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) frontends: Option<u16>,
+
+    /// How long a command waits for an owner that is away, such as 5s [default: 5s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) owner_wait: Option<String>,
+
+    /// Restarts of a process that are allowed within so many seconds, such as 5/30 [default: 5/30]
+    #[arg(long, value_name = "N/SECONDS")]
+    pub(crate) restart_limit: Option<String>,
+
+    /// Pause before the first restart of a process, such as 100ms [default: 100ms]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) restart_delay: Option<String>,
 
     /// File to which the order of replies is written
     #[cfg(feature = "trace")]

@@ -16,6 +16,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
+    if let Some(served) = arguments.get(1).and_then(|word| tubes_server::serve_role(word.to_str()?)) {
+        // Started by the supervisor, which has read the command line.
+        logging::start(tenure_config::LogLevel::Info);
+        return exit::code(served.map_err(Into::into));
+    }
     let command = match cli::parse(arguments) {
         Ok(command) => command,
         Err(error) => return exit::usage(&error),

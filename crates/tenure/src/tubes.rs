@@ -3,13 +3,10 @@
 use crate::cli::{TubesCall, TubesFlags};
 use crate::exit::{self, Failure};
 use crate::logging;
-use std::path::Path;
 use std::time::Duration;
-use tenure_config::{Config, Listen, LoadOptions, LogLevel, Mode, Origin, Sync};
-use tubes_server::{Address, LogSettings, ServerOptions};
+use tenure_config::{Config, Listen, LoadOptions, LogLevel, Mode, OnSlotFailed, Origin, Sync};
+use tubes_server::{Address, LogSettings, MultiOptions, ServerOptions};
 use tubes_store::SyncMode;
-use tubes_store::datadir;
-use tubes_store::manifest::Topology;
 
 /// Largest value of `-z`, in bytes; the original's cap.
 const JOB_SIZE_MAX: u64 = 1_073_741_824;
@@ -26,8 +23,37 @@ pub(crate) fn serve(call: TubesCall) -> Result<(), Failure> {
     }
     logging::start(level(&call, &config));
     let options = options(&call, &config)?;
-    refuse_multi(&call.flags, &config, options.log.as_ref().map(|log| log.directory.as_path()))?;
-    Ok(tubes_server::serve(&options)?)
+    match multi(&call.flags, &mut config)? {
+        None => Ok(tubes_server::serve(&options)?),
+        Some(multi) => Ok(tubes_server::serve_multi(&options, &multi)?),
+    }
+}
+
+/// What several processes need, if several are asked for.
+fn multi(flags: &TubesFlags, config: &mut Config) -> Result<Option<MultiOptions>, Failure> {
+    for (key, value, flag) in [
+        ("tubes.owner_wait", &flags.owner_wait, "--owner-wait"),
+        ("tubes.restart_limit", &flags.restart_limit, "--restart-limit"),
+        ("tubes.restart_delay", &flags.restart_delay, "--restart-delay"),
+    ] {
+        if let Some(value) = value {
+            config.set_by_flag(key, value, flag).map_err(|error| Failure::new(exit::USAGE, error))?;
+        }
+    }
+    if flags.owners.is_none() && flags.frontends.is_none() && config.tubes.mode == Mode::Single {
+        return Ok(None);
+    }
+    let tubes = &config.tubes;
+    let from_config = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
+    Ok(Some(MultiOptions {
+        owners: flags.owners.unwrap_or(from_config(tubes.owners)),
+        frontends: flags.frontends.unwrap_or(from_config(tubes.frontends)),
+        owner_wait: tubes.owner_wait,
+        restart_limit: tubes.restart_limit.restarts,
+        restart_window: tubes.restart_limit.within,
+        restart_delay: tubes.restart_delay,
+        stops_on_failed_slot: tubes.on_slot_failed == OnSlotFailed::Stop,
+    }))
 }
 
 fn level(call: &TubesCall, config: &Config) -> LogLevel {
@@ -110,16 +136,4 @@ fn log(flags: &TubesFlags, config: &Config) -> Option<LogSettings> {
     };
     let segment_bytes = flags.segment_bytes.unwrap_or(config.tubes.segment_size);
     Some(LogSettings { directory, sync, segment_bytes })
-}
-
-/// Several processes are not built yet: says so, and says it of the directory where that is the nearer cause.
-fn refuse_multi(flags: &TubesFlags, config: &Config, directory: Option<&Path>) -> Result<(), Failure> {
-    let owners = flags.owners.or((config.tubes.mode == Mode::Multi).then_some(config.tubes.owners));
-    if owners.is_none() && flags.frontends.is_none() {
-        return Ok(());
-    }
-    if let (Some(directory), Some(owners)) = (directory, owners.and_then(|owners| u16::try_from(owners).ok())) {
-        datadir::refuse_other_topology(directory, Topology::Multi(owners))?;
-    }
-    Err(Failure::new(exit::USAGE, "--owners and --frontends are not available in this version; leave them out"))
 }

@@ -94,6 +94,8 @@ pub struct Writer {
     /// Where the open batch begins; `None` if none is open.
     open: Option<usize>,
     sent: usize,
+    /// Bytes before those in `bytes`, over the life of the link.
+    before: u64,
     sequence: u64,
     batches: u64,
     messages: u64,
@@ -103,7 +105,7 @@ impl Writer {
     /// The writer of this end.
     #[must_use]
     pub fn new(link: Link) -> Self {
-        Writer { link, bytes: Vec::new(), open: None, sent: 0, sequence: 0, batches: 0, messages: 0 }
+        Writer { link, bytes: Vec::new(), open: None, sent: 0, before: 0, sequence: 0, batches: 0, messages: 0 }
     }
 
     /// Appends a message whose payload `write` appends.
@@ -128,14 +130,27 @@ impl Writer {
 
     /// Finishes the batch and returns what is to be sent.
     pub fn sendable(&mut self) -> &[u8] {
+        self.sendable_to(u64::MAX)
+    }
+
+    /// Finishes the batch and returns what is to be sent before the point `end` of [`Writer::end`].
+    pub fn sendable_to(&mut self, end: u64) -> &[u8] {
         self.seal();
-        &self.bytes[self.sent..]
+        let end = usize::try_from(end.saturating_sub(self.before)).unwrap_or(usize::MAX).min(self.bytes.len());
+        &self.bytes[self.sent.min(end)..end]
+    }
+
+    /// Finishes the batch and names the point that everything so far comes before.
+    pub fn end(&mut self) -> u64 {
+        self.seal();
+        self.before + self.bytes.len() as u64
     }
 
     /// The peer took so many bytes.
     pub fn sent(&mut self, count: usize) {
         self.sent += count;
         if self.sent == self.bytes.len() {
+            self.before += self.sent as u64;
             self.sent = 0;
             self.bytes.clear();
             // A burst's memory goes back.
@@ -144,6 +159,7 @@ impl Writer {
             }
         } else if self.sent > BATCH_BYTES_TARGET && self.sent > self.bytes.len() / 2 {
             self.bytes.drain(..self.sent);
+            self.before += self.sent as u64;
             self.sent = 0;
         }
     }

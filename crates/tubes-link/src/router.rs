@@ -145,6 +145,18 @@ impl Router {
         self.waiting_count -= u64::from(client.wait.is_some());
     }
 
+    /// Whether the client is connected, as far as the router knows.
+    #[must_use]
+    pub fn is_connected(&self, id: ClientId) -> bool {
+        self.clients.get(id.0 as usize).is_some_and(Option::is_some)
+    }
+
+    /// Whether a command that was sent is not answered yet; those that wait in a reserve do not count.
+    #[must_use]
+    pub fn has_unanswered(&self) -> bool {
+        self.clients.iter().flatten().any(|client| !client.pending.is_empty() || client.gather.is_some())
+    }
+
     /// Whether the client's next command can be taken.
     #[must_use]
     pub fn can_take(&self, id: ClientId) -> bool {

@@ -22,7 +22,7 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// Raises the limit of open descriptors as far as the system allows and counts with it.
-    pub(crate) fn new(listeners: usize) -> Result<Gate, ServeError> {
+    pub(crate) fn new() -> Result<Gate, ServeError> {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         let limit = getrlimit(Resource::Nofile);
         // Where the hard limit is "none", the soft one stays what it is.
@@ -30,11 +30,22 @@ impl Gate {
             let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
         }
         let available = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let Some(open_max) = available.checked_sub(DESCRIPTORS_KEPT + listeners as u64).filter(|max| *max > 0) else {
+        let Some(open_max) = available.checked_sub(DESCRIPTORS_KEPT).filter(|max| *max > 0) else {
             let refused = io::Error::other(format!("the limit of open descriptors is {available}; raise it"));
             return Err(ServeError::system("make room for clients", refused));
         };
-        Ok(Gate { has_clients: vec![true; listeners], rests_until: None, open: 0, open_max })
+        Ok(Gate { has_clients: Vec::new(), rests_until: None, open: 0, open_max })
+    }
+
+    /// So many listeners are there; each may have clients waiting.
+    pub(crate) fn listen(&mut self, listeners: usize) {
+        self.has_clients = vec![true; listeners];
+    }
+
+    /// Leaves the next clients to others for a while.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn rest(&mut self, until_ns: u64) {
+        self.rests_until = Some(until_ns);
     }
 
     /// The listener has announced clients.

@@ -60,6 +60,21 @@ pub enum ServeError {
     /// The log failed while serving.
     #[error("the log failed: {0}")]
     Log(#[from] LogError),
+    /// Several processes were asked for where they cannot be.
+    #[cfg(not(target_os = "linux"))]
+    #[error("several processes need {facility}, which this system lacks; one process works everywhere")]
+    Unsupported {
+        /// What is missing.
+        facility: &'static str,
+    },
+    /// The processes could not be started or kept.
+    #[cfg(target_os = "linux")]
+    #[error(transparent)]
+    Supervise(#[from] supervisor::SuperviseError),
+    /// A process was not started as it should be.
+    #[cfg(target_os = "linux")]
+    #[error(transparent)]
+    Child(#[from] supervisor::ChildError),
     /// A facility of the system is missing or failed.
     #[error("failed to {action}: {source}")]
     System {
@@ -80,6 +95,12 @@ impl ServeError {
             ServeError::Directory(error) => error.exit_code(),
             ServeError::Open(error) => error.exit_code(),
             ServeError::Log(error) => error.exit_code(),
+            #[cfg(not(target_os = "linux"))]
+            ServeError::Unsupported { .. } => 5,
+            #[cfg(target_os = "linux")]
+            ServeError::Supervise(error) => error.exit_code(),
+            #[cfg(target_os = "linux")]
+            ServeError::Child(error) => error.exit_code(),
             ServeError::Listen { .. } | ServeError::Inherited { .. } => 5,
             ServeError::NotASocket { .. } | ServeError::System { .. } | ServeError::Privileges { .. } => 10,
         }

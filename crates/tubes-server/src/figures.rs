@@ -35,6 +35,11 @@ impl ProcessFigures {
             stats.rusage_stime = duration(usage.system_time());
         }
         stats.uptime_s = now_ns.saturating_sub(self.started_ns) / 1_000_000_000;
+        self.name(stats);
+    }
+
+    /// Adds what names server and machine.
+    pub(crate) fn name(&self, stats: &mut ServerStats) {
         stats.id.clone_from(&self.instance);
         stats.hostname.clone_from(&self.hostname);
         stats.os.clone_from(&self.os);

@@ -1,4 +1,4 @@
-//! Sockets and processes of the queue server. At present: single mode, one process with all tubes.
+//! Sockets and processes of the queue server: single mode, and the roles of multi mode.
 //!
 //! Owns: the event loop, client connections, listeners, signals, privileges, and the thread that syncs the log.
 //! Never: decides anything about jobs (tubes-core), lays out bytes on disk (tubes-store) or on the wire
@@ -8,14 +8,26 @@
 //! commands; write all records of the turn in one write; write the replies of each client in one write.
 
 mod accept;
+#[cfg(target_os = "linux")]
+mod child_options;
+mod clients;
 mod clock;
 mod connection;
 mod error;
 mod figures;
+#[cfg(target_os = "linux")]
+mod frontend;
 mod inherited;
+#[cfg(target_os = "linux")]
+mod links;
 mod listen;
+mod multi;
 mod options;
 mod outputs;
+#[cfg(target_os = "linux")]
+mod owner;
+#[cfg(target_os = "linux")]
+mod pages;
 mod persistence;
 mod platform;
 mod privileges;
@@ -27,5 +39,6 @@ mod trace;
 
 pub use error::ServeError;
 pub use listen::Address;
+pub use multi::{MultiOptions, serve_multi, serve_role};
 pub use options::{LogSettings, ServerOptions};
 pub use single::serve;

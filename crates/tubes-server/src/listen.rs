@@ -37,6 +37,39 @@ impl fmt::Display for Address {
     }
 }
 
+/// The listeners of a server.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) listeners: Vec<Listener>,
+    /// The path of a unix socket that this server has made.
+    pub(crate) own_socket: Option<PathBuf>,
+}
+
+/// Opens the listeners: those that are inherited, else the one of the options.
+pub(crate) fn open_all(options: &crate::ServerOptions) -> Result<Opened, ServeError> {
+    let listeners = crate::inherited::listeners()?;
+    if !listeners.is_empty() {
+        tracing::warn!("serving {} inherited socket(s); -l and -p are not used", listeners.len());
+        return Ok(Opened { listeners, own_socket: None });
+    }
+    let listener = Listener::open(&options.listen, options.socket_mode, options.socket_group.as_deref())?;
+    let own_socket = if let Address::Unix(path) = &options.listen { Some(path.clone()) } else { None };
+    Ok(Opened { listeners: vec![listener], own_socket })
+}
+
+/// Says where clients can connect, and warns where more can than should.
+pub(crate) fn announce(listeners: &[Listener]) {
+    for listener in listeners {
+        tracing::info!("listening on {}", listener.describe());
+        if listener.is_reachable_from_outside() {
+            tracing::warn!(
+                "{} can be reached from other machines, and the protocol has no authentication",
+                listener.describe()
+            );
+        }
+    }
+}
+
 /// A socket that accepts clients.
 #[derive(Debug)]
 pub(crate) enum Listener {

@@ -100,6 +100,23 @@ impl Outputs {
         self.slots[session.0 as usize].waits = true;
     }
 
+    /// The session can go on with what it sent.
+    pub(crate) fn wake(&mut self, session: SessionId) {
+        self.slots[session.0 as usize].waits = false;
+        self.woken.push(session.0);
+    }
+
+    /// Queues bytes that are encoded already.
+    pub(crate) fn push(&mut self, session: SessionId, bytes: &[u8]) {
+        self.add(session, |out| out.extend_from_slice(bytes));
+    }
+
+    /// Queues the figures of a whole server, to which those of the machine are added.
+    pub(crate) fn whole_stats(&mut self, session: SessionId, mut stats: ServerStats) {
+        self.figures.name(&mut stats);
+        self.add(session, |out| Reply::ServerStats(&stats).encode(out));
+    }
+
     /// Sessions woken since the last call.
     pub(crate) fn take_woken(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.woken)
@@ -220,20 +237,28 @@ impl Outputs {
     }
 }
 
-impl Outbox for Outputs {
-    fn reply(&mut self, session: SessionId, reply: &Reply<'_>) {
+impl Outputs {
+    #[inline]
+    fn add(&mut self, session: SessionId, write: impl FnOnce(&mut Vec<u8>)) {
         let slot = &mut self.slots[session.0 as usize];
         if slot.bytes.capacity() == 0
             && let Some(spare) = self.spare.pop()
         {
             slot.bytes = spare;
         }
-        reply.encode(&mut slot.bytes);
+        write(&mut slot.bytes);
         slot.turn_replies += 1;
         if !slot.is_dirty {
             slot.is_dirty = true;
             self.dirty.push(session.0);
         }
+    }
+}
+
+impl Outbox for Outputs {
+    fn reply(&mut self, session: SessionId, reply: &Reply<'_>) {
+        self.add(session, |out| reply.encode(out));
+        let slot = &mut self.slots[session.0 as usize];
         if slot.waits {
             slot.waits = false;
             self.woken.push(session.0);

@@ -22,7 +22,23 @@ struct Kept {
     thread: SyncThread,
     /// Whether a job of the log is on the thread.
     is_syncing: bool,
-    /// They hold the locks of the directory for the life of the server.
+    /// When the job on the thread was given to it, in ns of the boot clock.
+    since_ns: u64,
+    _locks: Option<Locks>,
+}
+
+/// Which log an owner opens.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+pub(crate) struct SlotLog<'a> {
+    pub(crate) slot: u16,
+    pub(crate) generation: u32,
+    pub(crate) log: &'a crate::child_options::ChildLog,
+}
+
+/// They hold the locks for the life of the process.
+#[derive(Debug)]
+struct Locks {
     _directory: DataDir,
     _slot: SlotDir,
 }
@@ -41,8 +57,8 @@ impl Persistence {
         Persistence { kept: None }
     }
 
-    /// Opens the data directory and replays its log into the engine.
-    pub(crate) fn open(
+    /// Opens the data directory of a single process and replays its log into the engine.
+    pub(crate) fn open_single(
         settings: &LogSettings,
         engine: &mut Engine,
         now: Now,
@@ -64,10 +80,40 @@ impl Persistence {
         let (log, report) = Log::open(slot.vfs.clone(), options, engine)?;
         let opened = Opened { instance: directory.manifest().instance.clone(), generation: slot.generation, report };
         let thread = SyncThread::start(waker)?;
-        Ok((
-            Persistence { kept: Some(Kept { log, thread, is_syncing: false, _directory: directory, _slot: slot }) },
-            opened,
-        ))
+        let locks = Some(Locks { _directory: directory, _slot: slot });
+        Ok((Persistence { kept: Some(Kept { log, thread, is_syncing: false, since_ns: 0, _locks: locks }) }, opened))
+    }
+
+    /// Opens the log of an owner's slot, whose lock is held, and replays it into the engine.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn open_slot(
+        slot: &SlotLog<'_>,
+        engine: &mut Engine,
+        now: Now,
+        waker: Arc<mio::Waker>,
+    ) -> Result<(Self, RecoveryReport), ServeError> {
+        let vfs = datadir::slot_directory(&slot.log.directory, &slot.log.logs, slot.slot)?;
+        let options = LogOptions {
+            slot: slot.slot,
+            generation: slot.generation,
+            fingerprint: slot.log.fingerprint,
+            segment_bytes: slot.log.segment_bytes,
+            sync: slot.log.sync(),
+            ids_per_count: tubes_link::PARTITIONS as u64,
+            boot_id: datadir::boot_id(),
+            wall_ms: now.wall_ms,
+            now_ns: now.boot_ns,
+        };
+        let (log, report) = Log::open(vfs, options, engine)?;
+        let thread = SyncThread::start(waker)?;
+        Ok((Persistence { kept: Some(Kept { log, thread, is_syncing: false, since_ns: 0, _locks: None }) }, report))
+    }
+
+    /// For how long a sync has been under way, in ms.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn in_sync_ms(&self, now_ns: u64) -> Option<u64> {
+        let kept = self.kept.as_ref()?;
+        kept.is_syncing.then(|| now_ns.saturating_sub(kept.since_ns) / 1_000_000)
     }
 
     /// The end of a turn: writes its records, and starts a sync if one is due.
@@ -148,6 +194,7 @@ impl Kept {
         }
         if let Some(job) = self.log.begin_sync(now_ns) {
             self.is_syncing = true;
+            self.since_ns = now_ns;
             self.thread.run(job);
         }
     }
@@ -173,8 +220,27 @@ impl Journal for Persistence {
     }
 }
 
+/// Says what a start found, and what the log promises.
+pub(crate) fn report(settings: &LogSettings, report: &RecoveryReport) {
+    tracing::info!(
+        "log in {}: {} jobs recovered; an acknowledged command survives {}",
+        settings.directory.display(),
+        report.jobs,
+        survives(settings.sync),
+    );
+    if let Some(torn) = &report.torn {
+        tracing::warn!("the end of the log was torn and has been set aside: {torn:?}");
+    }
+    if report.skipped_ids > 0 {
+        tracing::warn!("{} ids are skipped: a power cut may have lost ids that clients saw", report.skipped_ids);
+    }
+    if report.never_synced {
+        tracing::warn!("the log was written without syncs: damage and loss cannot be told apart");
+    }
+}
+
 /// In words, what an acknowledged command survives.
-pub(crate) fn survives(sync: SyncMode) -> &'static str {
+fn survives(sync: SyncMode) -> &'static str {
     match sync {
         SyncMode::Never => "the death of the process; damage and loss cannot be told apart at the next start",
         SyncMode::Interval(_) => "the death of the process, and a power loss but for the last interval and one sync",

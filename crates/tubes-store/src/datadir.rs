@@ -152,6 +152,28 @@ pub fn open(dir: &Path, topology: Topology) -> Result<DataDir, DirError> {
     Ok(DataDir { vfs, manifest, fingerprint, _lock: lock })
 }
 
+/// The directory of a slot's log, which is made if need be, for an owner that holds the slot's lock; `logs` is what the
+/// manifest says.
+///
+/// # Errors
+///
+/// It cannot be made or opened.
+pub fn slot_directory(dir: &Path, logs: &str, slot: u16) -> Result<DiskVfs, DirError> {
+    let vfs = open_directory(dir)?;
+    let name = format!("slot-{slot}");
+    let logs_directory = vfs.make_directory(logs).map_err(io_error(&vfs, logs, "open"))?;
+    logs_directory.make_directory(&name).map_err(io_error(&logs_directory, &name, "open"))
+}
+
+/// Raises the generation of a slot before its owner is started, and returns it.
+///
+/// # Errors
+///
+/// It cannot be read or written.
+pub fn raise_generation_of(slot: &DiskVfs) -> Result<u32, DirError> {
+    raise_generation(slot)
+}
+
 /// Checks, without writing or locking anything, that `dir` could be opened with this topology.
 ///
 /// # Errors

@@ -1,0 +1,46 @@
+//! What the supervisor hands to owners and frontends besides their slots.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tubes_link::PartitionMap;
+use tubes_store::SyncMode;
+
+/// The one configuration of all processes of a server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ChildOptions {
+    pub(crate) instance: String,
+    pub(crate) max_job_size: u32,
+    pub(crate) close_on_http: bool,
+    pub(crate) owner_wait_ns: u64,
+    pub(crate) map: Vec<u16>,
+    pub(crate) single_ids_below: u64,
+    pub(crate) log: Option<ChildLog>,
+}
+
+/// Where and how logs are kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ChildLog {
+    pub(crate) directory: PathBuf,
+    /// Name of the directory of all slots.
+    pub(crate) logs: String,
+    pub(crate) fingerprint: u64,
+    pub(crate) segment_bytes: u64,
+    /// In ns; 0 for always, `None` for never.
+    pub(crate) sync_ns: Option<u64>,
+}
+
+impl ChildLog {
+    pub(crate) fn sync(&self) -> SyncMode {
+        match self.sync_ns {
+            None => SyncMode::Never,
+            Some(0) => SyncMode::Always,
+            Some(interval) => SyncMode::Interval(interval),
+        }
+    }
+}
+
+impl ChildOptions {
+    pub(crate) fn partition_map(&self, owners: u16) -> Option<PartitionMap> {
+        PartitionMap::new(&self.map, owners, self.single_ids_below)
+    }
+}

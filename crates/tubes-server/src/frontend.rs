@@ -1,0 +1,413 @@
+//! A frontend: client connections, and the way of their commands to the owners.
+
+use crate::child_options::ChildOptions;
+use crate::clients::{Backend, Clients, OTHERS};
+use crate::clock;
+use crate::error::ServeError;
+use crate::figures::ProcessFigures;
+use crate::links::{LinkEnd, LinkLost};
+use crate::listen::Listener;
+use crate::outputs::Outputs;
+use crate::pages::{self, Base};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+use supervisor::{Child, FailureCause, FromChild, Instance, Instruction, Pages, Role, Start, ToChild};
+use tubes_core::{Now, SessionId};
+use tubes_link::{ClientId, Link, Router, RouterOptions, ToFrontend, ToOwner, Wires};
+use tubes_protocol::{Command, Limits, Reply};
+
+const EVENTS_PER_TURN: usize = 1024;
+const CONTROL: Token = Token(OTHERS);
+/// Links to owners, by slot.
+const LINKS: usize = OTHERS + 16;
+/// Clients accepted in one turn: all frontends wake for a new client, and the quickest must not take nearly all.
+const ACCEPTS_PER_TURN: usize = 8;
+/// How long a frontend with more than its share leaves new clients to the others, in ns.
+const REST_NS: u64 = 10_000_000;
+/// How often processor time is written to the page, in ns.
+const USAGE_NS: u64 = 100_000_000;
+
+/// Serves clients until the supervisor says to stop.
+pub(crate) fn serve(child: Child, start: Start) -> Result<(), ServeError> {
+    let mut frontend = Frontend::begin(child, start)?;
+    let ended = frontend.run();
+    if let Err(error) = &ended {
+        let failed = FromChild::Failed { cause: FailureCause::Other, reason: error.to_string() };
+        // The supervisor may be gone; then nobody needs to know.
+        let _ = frontend.child.send(&failed);
+    }
+    ended
+}
+
+struct Frontend {
+    child: Child,
+    instance: Instance,
+    poll: Poll,
+    clients: Clients,
+    ways: Ways,
+    /// Listeners until the supervisor says "go".
+    listeners: Vec<OwnedFd>,
+    base: Base,
+    now: Now,
+    usage_at: u64,
+    scratch: Vec<u8>,
+    /// Set by the barrier: when to end at the latest, in ns of the boot clock.
+    stopping_until: Option<u64>,
+}
+
+/// Who carries the clients' commands out: the owners, reached over links.
+struct Ways {
+    router: Router,
+    links: Vec<Option<LinkEnd>>,
+    pages: Pages,
+    limits_job: u32,
+    /// Numbers of clients that can be given.
+    free: Vec<u32>,
+    next: u32,
+    /// Clients that must be closed without another word.
+    closing: Vec<u32>,
+    now_ns: u64,
+}
+
+/// What the router reaches: links and outputs together.
+struct Reach<'a> {
+    links: &'a mut [Option<LinkEnd>],
+    outputs: &'a mut Outputs,
+    closing: &'a mut Vec<u32>,
+    pages: &'a Pages,
+    max_job_size: u32,
+    now_ns: u64,
+}
+
+impl Wires for Reach<'_> {
+    fn to_owner(&mut self, owner: u16, session: u64, message: &ToOwner<'_>) {
+        if let Some(link) = &mut self.links[usize::from(owner)] {
+            message.write(session, &mut link.writer);
+        }
+    }
+    fn to_client(&mut self, client: ClientId, bytes: &[u8]) {
+        self.outputs.push(SessionId(client.0), bytes);
+    }
+    fn stats(&mut self, client: ClientId) {
+        let mut stats = pages::sum(self.pages, self.now_ns);
+        stats.max_job_size = self.max_job_size;
+        self.outputs.whole_stats(SessionId(client.0), stats);
+    }
+    fn close(&mut self, client: ClientId) {
+        self.closing.push(client.0);
+    }
+    fn wake(&mut self, client: ClientId) {
+        self.outputs.wake(SessionId(client.0));
+    }
+}
+
+impl Ways {
+    /// Runs something on the router with all that it reaches.
+    fn with<R>(&mut self, outputs: &mut Outputs, run: impl FnOnce(&mut Router, &mut Reach<'_>) -> R) -> R {
+        let mut reach = Reach {
+            links: &mut self.links,
+            outputs,
+            closing: &mut self.closing,
+            pages: &self.pages,
+            max_job_size: self.limits_job,
+            now_ns: self.now_ns,
+        };
+        run(&mut self.router, &mut reach)
+    }
+}
+
+impl Backend for Ways {
+    fn connect(&mut self, outputs: &mut Outputs) -> SessionId {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        });
+        let session = SessionId(number);
+        outputs.open(session);
+        self.with(outputs, |router, reach| router.connect(ClientId(number), reach));
+        session
+    }
+
+    fn can_take(&self, session: SessionId) -> bool {
+        let id = ClientId(session.0);
+        self.router.is_connected(id) && self.router.can_take(id)
+    }
+
+    fn is_idle(&self, session: SessionId) -> bool {
+        let id = ClientId(session.0);
+        !self.router.is_connected(id) || self.router.is_idle(id)
+    }
+
+    fn command(&mut self, now: Now, session: SessionId, command: Command<'_>, outputs: &mut Outputs) {
+        self.with(outputs, |router, reach| router.command(now.boot_ns, ClientId(session.0), command, reach));
+    }
+
+    fn local(&mut self, session: SessionId, reply: &Reply<'_>, is_refused_put: bool, outputs: &mut Outputs) {
+        self.with(outputs, |router, reach| router.local(ClientId(session.0), reply, is_refused_put, reach));
+    }
+
+    fn half_close(&mut self, now: Now, session: SessionId, outputs: &mut Outputs) {
+        let id = ClientId(session.0);
+        if self.router.is_connected(id) {
+            self.with(outputs, |router, reach| router.half_close(now.boot_ns, id, reach));
+        }
+    }
+
+    fn give_back(&mut self, _now: Now, session: SessionId, outputs: &mut Outputs) {
+        self.with(outputs, |router, reach| router.disconnect(ClientId(session.0), reach));
+    }
+
+    fn disconnect(&mut self, _now: Now, session: SessionId, outputs: &mut Outputs) {
+        self.with(outputs, |router, reach| router.disconnect(ClientId(session.0), reach));
+        self.free.push(session.0);
+    }
+
+    fn backpressure(&self) -> bool {
+        false
+    }
+}
+
+impl Frontend {
+    fn begin(mut child: Child, start: Start) -> Result<Frontend, ServeError> {
+        let options: ChildOptions = serde_json::from_value(start.options.clone())
+            .map_err(|error| ServeError::system("read the start message", io::Error::other(error)))?;
+        let map = options
+            .partition_map(start.owners)
+            .ok_or_else(|| ServeError::system("read the map of partitions", io::Error::other("it does not fit")))?;
+        let poll = Poll::new().map_err(|source| ServeError::system("set up polling", source))?;
+        poll.registry()
+            .register(&mut SourceFd(&child.as_fd().as_raw_fd()), CONTROL, Interest::READABLE)
+            .map_err(|source| ServeError::system("register an event source", source))?;
+        let now = clock::now();
+        let outputs = Outputs::new(ProcessFigures::new(options.instance.clone(), now.boot_ns));
+        let limits = Limits { body_bytes_max: options.max_job_size, close_on_http: options.close_on_http };
+        let mut clients = Clients::new(poll.registry(), limits, outputs, now)?;
+        clients.accepts_per_turn = ACCEPTS_PER_TURN;
+        let base = Base::of(&start.pages.figures(Role::Frontend, start.instance.slot));
+        let ready = FromChild::Ready { generation: start.instance.generation, jobs: 0, next_id: 0 };
+        child.send(&ready).map_err(|source| ServeError::system("report to the supervisor", source))?;
+        let ways = Ways {
+            router: Router::new(RouterOptions { owner_wait_ns: options.owner_wait_ns }, map),
+            links: (0..start.owners).map(|_| None).collect(),
+            pages: start.pages,
+            limits_job: options.max_job_size,
+            free: Vec::new(),
+            next: 0,
+            closing: Vec::new(),
+            now_ns: now.boot_ns,
+        };
+        Ok(Frontend {
+            child,
+            instance: start.instance,
+            poll,
+            clients,
+            ways,
+            listeners: start.listeners,
+            base,
+            now,
+            usage_at: 0,
+            scratch: Vec::new(),
+            stopping_until: None,
+        })
+    }
+
+    fn run(&mut self) -> Result<(), ServeError> {
+        let mut events = Events::with_capacity(EVENTS_PER_TURN);
+        loop {
+            let timeout = self.time_to_wait();
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(ServeError::system("wait for events", source)),
+            }
+            self.now = clock::now();
+            self.clients.now = self.now;
+            self.clients.outputs.now_ns = self.now.boot_ns;
+            self.ways.now_ns = self.now.boot_ns;
+            self.turn(&events)?;
+            if let Some(until) = self.stopping_until
+                && (self.clients.is_finished() && !self.ways.router.has_unanswered() || self.now.boot_ns >= until)
+            {
+                return self.finish();
+            }
+        }
+    }
+
+    fn turn(&mut self, events: &Events) -> Result<(), ServeError> {
+        let now_ns = self.now.boot_ns;
+        self.ways.with(&mut self.clients.outputs, |router, reach| router.tick(now_ns, reach));
+        self.clients.go_on_scheduled(&mut self.ways);
+        let mut has_control = false;
+        for event in events {
+            match event.token() {
+                CONTROL => has_control = true,
+                Token(number) if number >= LINKS => {
+                    let owner = number - LINKS;
+                    if let Some(Some(link)) = self.ways.links.get_mut(owner)
+                        && event.is_writable()
+                    {
+                        link.writable();
+                    }
+                    if event.is_readable() || event.is_read_closed() || event.is_error() {
+                        self.read(owner);
+                    }
+                }
+                _ => self.clients.event(event, &mut self.ways),
+            }
+        }
+        if has_control {
+            self.control()?;
+        }
+        self.share_new_clients();
+        self.clients.end_events(&mut self.ways);
+        self.close_lost();
+        for owner in 0..self.ways.links.len() {
+            let Some(link) = &mut self.ways.links[owner] else { continue };
+            if let Err(lost) = link.send() {
+                self.lose(owner, &lost);
+            }
+        }
+        self.write_page();
+        self.clients.outputs.end_turn(None);
+        self.clients.send_all(&mut self.ways);
+        Ok(())
+    }
+
+    /// Leaves new clients to the other frontends while this one has more than its share.
+    fn share_new_clients(&mut self) {
+        let [own, ..] = self.ways.router.gauges();
+        let (mut sum, mut count) = (0, 0);
+        for clients in pages::clients_of_frontends(&self.ways.pages) {
+            sum += clients;
+            count += 1;
+        }
+        // 1.1 times the mean, and 8 more.
+        if count > 1 && own * 10 * count > sum * 11 + 80 * count {
+            self.clients.gate.rest(self.now.boot_ns + REST_NS);
+        }
+    }
+
+    fn close_lost(&mut self) {
+        while let Some(client) = self.ways.closing.pop() {
+            self.clients.close(client, &mut self.ways);
+        }
+    }
+
+    fn read(&mut self, owner: usize) {
+        let Some(mut link) = self.ways.links.get_mut(owner).and_then(Option::take) else { return };
+        let mut messages = Vec::new();
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut result = link.read(&mut scratch, |head, payload| {
+            messages.push((head, payload.to_vec()));
+            Ok(())
+        });
+        self.scratch = scratch;
+        self.ways.links[owner] = Some(link);
+        let now_ns = self.now.boot_ns;
+        for (head, payload) in messages {
+            let handled = ToFrontend::read(head.kind, &payload).and_then(|message| {
+                self.ways.with(&mut self.clients.outputs, |router, reach| {
+                    router.from_owner(now_ns, owner as u16, head.session, message, reach)
+                })
+            });
+            if let Err(error) = handled {
+                result = Err(error.into());
+                break;
+            }
+        }
+        if let Err(lost) = result {
+            self.lose(owner, &lost);
+        }
+    }
+
+    /// An owner is out of reach.
+    fn lose(&mut self, owner: usize, lost: &LinkLost) {
+        if self.ways.links[owner].take().is_some() {
+            tracing::warn!("{}: the link to owner {owner} is lost: {lost}", self.instance);
+            let now_ns = self.now.boot_ns;
+            self.ways.with(&mut self.clients.outputs, |router, reach| router.owner_down(now_ns, owner as u16, reach));
+            self.close_lost();
+        }
+    }
+
+    fn control(&mut self) -> Result<(), ServeError> {
+        let failed = |source| ServeError::system("talk to the supervisor", source);
+        let now_ns = self.now.boot_ns;
+        while let Some(message) = self.child.recv().map_err(failed)? {
+            match message {
+                ToChild::Link { peer, socket } => {
+                    let owner = usize::from(peer.slot);
+                    self.lose(owner, &LinkLost::Closed);
+                    let link = Link {
+                        own_slot: self.instance.slot,
+                        own_generation: self.instance.generation,
+                        peer_slot: peer.slot,
+                        peer_generation: peer.generation,
+                    };
+                    let end = LinkEnd::new(socket, link, self.poll.registry(), Token(LINKS + owner))?;
+                    self.ways.links[owner] = Some(end);
+                    self.ways.with(&mut self.clients.outputs, |router, reach| {
+                        router.owner_up(now_ns, peer.slot, reach);
+                    });
+                }
+                ToChild::Say(Instruction::PeerGone(peer)) => {
+                    let owner = usize::from(peer.slot);
+                    let is_it = self.ways.links[owner].as_ref().is_some_and(|l| l.peer_generation == peer.generation);
+                    if is_it {
+                        // What it said before it ended still counts.
+                        self.read(owner);
+                        self.lose(owner, &LinkLost::Closed);
+                    }
+                }
+                ToChild::Say(Instruction::Go) => {
+                    let listeners = std::mem::take(&mut self.listeners)
+                        .into_iter()
+                        .map(|socket| Listener::from_inherited(socket.as_raw_fd(), socket))
+                        .collect::<Result<Vec<_>, _>>()?;
+                    self.clients.listen(listeners)?;
+                }
+                ToChild::Say(Instruction::Ping { nonce }) => {
+                    let generation = self.instance.generation;
+                    self.child.send(&FromChild::Pong { generation, nonce, in_sync_ms: None }).map_err(failed)?;
+                }
+                ToChild::Say(Instruction::Drain) => self.child.send(&FromChild::Drained).map_err(failed)?,
+                ToChild::Say(Instruction::Barrier { within_ms }) => {
+                    self.clients.stop();
+                    // A little earlier than the supervisor would kill it.
+                    self.stopping_until = Some(now_ns + within_ms.saturating_mul(900_000));
+                }
+                ToChild::Say(Instruction::Stop { .. }) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn write_page(&mut self) {
+        let page = self.ways.pages.figures(Role::Frontend, self.instance.slot);
+        pages::write_frontend(&page, &self.base, self.ways.router.counts(), self.ways.router.gauges());
+        if self.now.boot_ns >= self.usage_at {
+            self.usage_at = self.now.boot_ns + USAGE_NS;
+            pages::write_usage(&page);
+        }
+    }
+
+    fn time_to_wait(&self) -> Option<Duration> {
+        if self.clients.has_work() {
+            return Some(Duration::ZERO);
+        }
+        let deadlines = [self.ways.router.next_deadline(), self.stopping_until, self.clients.retry_at()];
+        let next = deadlines.into_iter().flatten().min()?;
+        Some(Duration::from_nanos(next.saturating_sub(clock::now().boot_ns)))
+    }
+
+    fn finish(&mut self) -> Result<(), ServeError> {
+        let dropped = self.clients.unfinished();
+        if dropped > 0 {
+            tracing::warn!("{}: {dropped} client(s) did not take their replies in time", self.instance);
+        }
+        self.child.send(&FromChild::Stopped).map_err(|source| ServeError::system("report to the supervisor", source))
+    }
+}

@@ -1,0 +1,234 @@
+//! Multi mode: one supervisor, owners that have the jobs, frontends that have the clients.
+
+use crate::error::ServeError;
+use crate::options::ServerOptions;
+use std::time::Duration;
+
+/// What multi mode needs besides the options of a server.
+#[derive(Debug, Clone)]
+pub struct MultiOptions {
+    /// Owner processes, 1 to 64.
+    pub owners: u16,
+    /// Frontend processes, at least 1.
+    pub frontends: u16,
+    /// How long a command waits for an owner that is away.
+    pub owner_wait: Duration,
+    /// Restarts allowed within `restart_window`.
+    pub restart_limit: u32,
+    /// See `restart_limit`.
+    pub restart_window: Duration,
+    /// Before the first restart.
+    pub restart_delay: Duration,
+    /// Whether the server ends when a slot has failed.
+    pub stops_on_failed_slot: bool,
+}
+
+/// The words by which the program is called as one of its roles.
+#[cfg(target_os = "linux")]
+const OWNER: &str = "tubes-owner";
+#[cfg(target_os = "linux")]
+const FRONTEND: &str = "tubes-frontend";
+
+/// Runs a queue server of several processes until it is told to stop.
+///
+/// # Errors
+///
+/// [`ServeError`] says why it did not start, or what ended it early, and carries the exit code.
+#[cfg(target_os = "linux")]
+pub fn serve_multi(options: &ServerOptions, multi: &MultiOptions) -> Result<(), ServeError> {
+    linux::serve(options, multi)
+}
+
+/// Refuses: this system lacks what several processes are tied together with.
+///
+/// # Errors
+///
+/// Always.
+#[cfg(not(target_os = "linux"))]
+pub fn serve_multi(_options: &ServerOptions, _multi: &MultiOptions) -> Result<(), ServeError> {
+    Err(ServeError::Unsupported {
+        facility: "process descriptors, a signal at the parent's death and memory by descriptor (Linux)",
+    })
+}
+
+/// Runs this process as an owner or frontend if `word` says so; the supervisor has started it then.
+#[cfg(target_os = "linux")]
+pub fn serve_role(word: &str) -> Option<Result<(), ServeError>> {
+    linux::serve_role(word)
+}
+
+/// There are no roles here.
+#[cfg(not(target_os = "linux"))]
+pub fn serve_role(_word: &str) -> Option<Result<(), ServeError>> {
+    None
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use super::{FRONTEND, MultiOptions, OWNER};
+    use crate::child_options::{ChildLog, ChildOptions};
+    use crate::error::ServeError;
+    use crate::listen::{self, Opened};
+    use crate::options::{LogSettings, ServerOptions};
+    use crate::{frontend, owner, pages, persistence, privileges};
+    use std::io;
+    use std::os::fd::OwnedFd;
+    use std::path::{Path, PathBuf};
+    use supervisor::lock::{make_private_folder, memory_only_folder, memory_only_slot};
+    use supervisor::{Child, OnSlotFailed, Plan, RaiseGeneration, RestartPolicy, Role, generations_in_memory};
+    use tubes_link::PARTITIONS;
+    use tubes_store::datadir::{self, DataDir};
+    use tubes_store::manifest::Topology;
+    use tubes_store::{DiskVfs, SyncMode};
+
+    pub(super) fn serve(options: &ServerOptions, multi: &MultiOptions) -> Result<(), ServeError> {
+        let account = options.user.as_deref().map(privileges::find).transpose()?;
+        let Opened { listeners, own_socket } = listen::open_all(options)?;
+        if let Some(account) = account {
+            account.switch()?;
+        }
+        let addresses: Vec<String> = listeners.iter().map(listen::Listener::describe).collect();
+        let kept = match &options.log {
+            None => Kept::in_memory(multi, &addresses)?,
+            Some(settings) => Kept::open(settings, multi)?,
+        };
+        listen::announce(&listeners);
+        let mut plan = Plan::new(PathBuf::from("/proc/self/exe"), multi.owners, multi.frontends, kept.generation);
+        plan.owner_args = vec![OWNER.into()];
+        plan.frontend_args = vec![FRONTEND.into()];
+        plan.listeners = listeners
+            .into_iter()
+            .map(listen::Listener::into_owned)
+            .collect::<io::Result<_>>()
+            .map_err(|source| ServeError::system("hand the listeners on", source))?;
+        let child_options = ChildOptions {
+            instance: kept.instance,
+            max_job_size: options.max_job_size,
+            close_on_http: options.close_on_http,
+            owner_wait_ns: u64::try_from(multi.owner_wait.as_nanos()).unwrap_or(u64::MAX),
+            map: kept.map,
+            single_ids_below: kept.single_ids_below,
+            log: kept.log,
+        };
+        plan.options = serde_json::to_value(&child_options)
+            .map_err(|error| ServeError::system("write the start message", io::Error::other(error)))?;
+        plan.restart =
+            RestartPolicy { delay: multi.restart_delay, limit: multi.restart_limit, window: multi.restart_window };
+        plan.on_slot_failed = if multi.stops_on_failed_slot { OnSlotFailed::Stop } else { OnSlotFailed::Serve };
+        plan.id_count_start = kept.single_ids_below.div_ceil(PARTITIONS as u64).max(1);
+        plan.lock = kept.lock;
+        plan.slot_locks = kept.slot_locks;
+        plan.status_socket = Some(kept.status_socket);
+        plan.frontend_gauges = pages::FRONTEND_GAUGES.to_vec();
+        plan.seed = u64::from_le_bytes(persistence::random_bytes()?);
+        let ended = supervisor::supervise(plan);
+        // Held until here: no second server opens the directory while this one has processes.
+        drop(kept.directory);
+        if let Some(path) = own_socket {
+            // Without the right to remove it, the next start finds that nobody serves it.
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(ended?)
+    }
+
+    pub(super) fn serve_role(word: &str) -> Option<Result<(), ServeError>> {
+        let serve = match word {
+            OWNER => owner::serve,
+            FRONTEND => frontend::serve,
+            _ => return None,
+        };
+        Some(Child::from_inherited().map_err(ServeError::from).and_then(|(child, start)| serve(child, start)))
+    }
+
+    /// Where a server keeps what outlives a process.
+    struct Kept {
+        instance: String,
+        map: Vec<u16>,
+        single_ids_below: u64,
+        log: Option<ChildLog>,
+        generation: RaiseGeneration,
+        lock: Option<PathBuf>,
+        slot_locks: Vec<PathBuf>,
+        status_socket: PathBuf,
+        directory: Option<DataDir>,
+    }
+
+    impl Kept {
+        fn open(settings: &LogSettings, multi: &MultiOptions) -> Result<Kept, ServeError> {
+            let directory = datadir::open(&settings.directory, Topology::Multi(multi.owners))?;
+            let manifest = directory.manifest().clone();
+            let slots = (0..multi.owners)
+                .map(|slot| Ok(datadir::slot_directory(&settings.directory, &manifest.logs, slot)?))
+                .collect::<Result<Vec<DiskVfs>, ServeError>>()?;
+            let slot_path = |slot: u16| settings.directory.join(&manifest.logs).join(format!("slot-{slot}"));
+            let mut in_memory = generations_in_memory();
+            Ok(Kept {
+                log: Some(ChildLog {
+                    directory: settings.directory.clone(),
+                    logs: manifest.logs.clone(),
+                    fingerprint: directory.fingerprint(),
+                    segment_bytes: settings.segment_bytes,
+                    sync_ns: match settings.sync {
+                        SyncMode::Never => None,
+                        SyncMode::Always => Some(0),
+                        SyncMode::Interval(interval) => Some(interval),
+                    },
+                }),
+                slot_locks: (0..multi.owners).map(|slot| slot_path(slot).join("lock")).collect(),
+                generation: Box::new(move |role, slot| match role {
+                    Role::Owner => datadir::raise_generation_of(&slots[usize::from(slot)]).map_err(io::Error::other),
+                    Role::Frontend => in_memory(role, slot),
+                }),
+                instance: manifest.instance,
+                map: manifest.map,
+                single_ids_below: manifest.single_ids_below,
+                // The directory's own lock is held by this process.
+                lock: None,
+                status_socket: settings.directory.join("status.sock"),
+                directory: Some(directory),
+            })
+        }
+
+        fn in_memory(multi: &MultiOptions, addresses: &[String]) -> Result<Kept, ServeError> {
+            let folder = memory_only_folder(&runtime_directory()?, addresses);
+            make_private_folder(&folder, 0o750)
+                .map_err(|error| ServeError::system("make the folder of locks", io::Error::other(error)))?;
+            Ok(Kept {
+                instance: datadir::draw_instance()
+                    .map_err(|source| ServeError::system("draw the id of this server", source))?,
+                map: (0..PARTITIONS).map(|partition| partition as u16 % multi.owners).collect(),
+                single_ids_below: 0,
+                log: None,
+                generation: generations_in_memory(),
+                lock: Some(folder.join("lock")),
+                slot_locks: (0..multi.owners).map(|slot| memory_only_slot(&folder, slot)).collect(),
+                status_socket: folder.join("status.sock"),
+                directory: None,
+            })
+        }
+    }
+
+    /// Where this account keeps what ends with the machine's run: `$XDG_RUNTIME_DIR/tenure`, `/run/tenure` as root,
+    /// else a folder of its own below the temporary one.
+    fn runtime_directory() -> Result<PathBuf, ServeError> {
+        let own = rustix::process::geteuid().as_raw();
+        let path = match std::env::var_os("XDG_RUNTIME_DIR") {
+            Some(directory) if Path::new(&directory).is_dir() => PathBuf::from(directory).join("tenure"),
+            _ if own == 0 && Path::new("/run").is_dir() => PathBuf::from("/run/tenure"),
+            _ => std::env::temp_dir().join(format!("tenure-{own}")),
+        };
+        make_private_folder(&path, 0o750)
+            .map_err(|error| ServeError::system("make the runtime folder", io::Error::other(error)))?;
+        Ok(path)
+    }
+
+    impl listen::Listener {
+        fn into_owned(self) -> io::Result<OwnedFd> {
+            use std::os::fd::AsFd;
+            match &self {
+                listen::Listener::Tcp(listener) => listener.as_fd().try_clone_to_owned(),
+                listen::Listener::Unix(listener) => listener.as_fd().try_clone_to_owned(),
+            }
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! An owner: the jobs, timers and log of its slot, for the sessions of all frontends.
+
+use crate::child_options::ChildOptions;
+use crate::clients::OTHERS;
+use crate::error::ServeError;
+use crate::links::{LinkEnd, LinkLost};
+use crate::pages::{self, Base};
+use crate::persistence::{self, Persistence};
+use crate::{clock, persistence::SlotLog};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::Duration;
+use supervisor::lock::{LOCK_WAIT, Lock};
+use supervisor::{Child, FailureCause, FromChild, Instance, Instruction, Pages, Role, Start, ToChild};
+use tubes_core::{Engine, EngineOptions, Now};
+use tubes_link::{Host, HostOut, Link, ToFrontend, ToOwner};
+use tubes_store::LogError;
+
+const EVENTS_PER_TURN: usize = 1024;
+const CONTROL: Token = Token(OTHERS);
+const SYNCED: Token = Token(OTHERS + 1);
+/// How often processor time is written to the page, in ns.
+const USAGE_NS: u64 = 100_000_000;
+
+/// Serves a slot until the supervisor says to stop.
+pub(crate) fn serve(child: Child, start: Start) -> Result<(), ServeError> {
+    let mut owner = Owner::begin(child, start)?;
+    let ended = owner.run();
+    if let Err(error) = &ended {
+        let cause = if matches!(error, ServeError::Log(_)) { FailureCause::Write } else { FailureCause::Other };
+        // The supervisor may be gone; then nobody needs to know.
+        let _ = owner.child.send(&FromChild::Failed { cause, reason: error.to_string() });
+    }
+    ended
+}
+
+struct Owner {
+    child: Child,
+    instance: Instance,
+    pages: Pages,
+    poll: Poll,
+    engine: Engine,
+    host: Host,
+    persistence: Persistence,
+    wires: Wires,
+    base: Base,
+    now: Now,
+    usage_at: u64,
+    scratch: Vec<u8>,
+    is_stopping: bool,
+    _lock: Option<Lock>,
+}
+
+/// Links to the frontends, by slot, and the counters shared by all owners.
+struct Wires {
+    links: Vec<Option<LinkEnd>>,
+    pages: Pages,
+}
+
+impl HostOut for Wires {
+    fn send(&mut self, frontend: u16, session: u64, message: ToFrontend<'_>) {
+        if let Some(link) = &mut self.links[usize::from(frontend)] {
+            message.write(session, &mut link.writer);
+        }
+    }
+    fn next_id_count(&mut self) -> u64 {
+        self.pages.server().next_id_count()
+    }
+    fn next_creation(&mut self) -> u64 {
+        self.pages.server().next_tube_number()
+    }
+}
+
+impl Owner {
+    fn begin(mut child: Child, start: Start) -> Result<Owner, ServeError> {
+        let options: ChildOptions = serde_json::from_value(start.options.clone())
+            .map_err(|error| ServeError::system("read the start message", io::Error::other(error)))?;
+        let map = options
+            .partition_map(start.owners)
+            .ok_or_else(|| ServeError::system("read the map of partitions", io::Error::other("it does not fit")))?;
+        let lock = match &start.slot_lock {
+            None => None,
+            Some(path) => Some(
+                Lock::take(path, LOCK_WAIT)
+                    .map_err(|error| ServeError::system("take the slot's lock", io::Error::other(error)))?,
+            ),
+        };
+        let poll = Poll::new().map_err(|source| ServeError::system("set up polling", source))?;
+        let register = |token| {
+            move |source| {
+                let _ = token;
+                ServeError::system("register an event source", source)
+            }
+        };
+        poll.registry()
+            .register(&mut SourceFd(&child.as_fd().as_raw_fd()), CONTROL, Interest::READABLE)
+            .map_err(register(CONTROL))?;
+        let waker = mio::Waker::new(poll.registry(), SYNCED).map_err(register(SYNCED))?;
+        let now = clock::now();
+        let slot = start.instance.slot;
+        let mut engine = Engine::new(EngineOptions {
+            max_job_size: options.max_job_size,
+            hash_seed: u64::from_le_bytes(persistence::random_bytes()?),
+        });
+        engine.become_owner(options.single_ids_below, map.of_tube(b"default") == slot);
+        let (mut jobs, mut next_count) = (0, 1);
+        let persistence = match &options.log {
+            None => {
+                engine.finish_recovery(now, 1);
+                Persistence::none()
+            }
+            Some(log) => {
+                let slot_log = SlotLog { slot, generation: start.instance.generation, log };
+                let (persistence, report) = Persistence::open_slot(&slot_log, &mut engine, now, Arc::new(waker))?;
+                engine.finish_recovery(now, report.highest_id + 1);
+                (jobs, next_count) = (report.jobs, report.next_id);
+                persistence
+            }
+        };
+        if start.drained || start.pages.server().is_draining() {
+            engine.drain();
+        }
+        let base = Base::of(&start.pages.figures(Role::Owner, slot));
+        let ready = FromChild::Ready { generation: start.instance.generation, jobs, next_id: next_count };
+        child.send(&ready).map_err(|source| ServeError::system("report to the supervisor", source))?;
+        tracing::info!("{} is ready with {jobs} jobs", start.instance);
+        Ok(Owner {
+            child,
+            instance: start.instance,
+            poll,
+            engine,
+            host: Host::new(),
+            persistence,
+            wires: Wires { links: (0..start.frontends).map(|_| None).collect(), pages: start.pages.clone() },
+            pages: start.pages,
+            base,
+            now,
+            usage_at: 0,
+            scratch: Vec::new(),
+            is_stopping: false,
+            _lock: lock,
+        })
+    }
+
+    fn run(&mut self) -> Result<(), ServeError> {
+        let mut events = Events::with_capacity(EVENTS_PER_TURN);
+        let mut compaction_left = false;
+        self.write_page();
+        loop {
+            let timeout = self.time_to_wait(compaction_left);
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(ServeError::system("wait for events", source)),
+            }
+            self.now = clock::now();
+            compaction_left = self.turn(&events)?;
+            if self.is_stopping {
+                return self.finish();
+            }
+        }
+    }
+
+    fn turn(&mut self, events: &Events) -> Result<bool, ServeError> {
+        self.host.tick(self.now, &mut self.engine, &mut self.persistence, &mut self.wires);
+        let mut has_control = false;
+        let mut has_synced = false;
+        for event in events {
+            match event.token() {
+                CONTROL => has_control = true,
+                SYNCED => has_synced = true,
+                Token(frontend) => {
+                    if let Some(Some(link)) = self.wires.links.get_mut(frontend)
+                        && event.is_writable()
+                    {
+                        link.writable();
+                    }
+                    if event.is_readable() || event.is_read_closed() || event.is_error() {
+                        self.read(frontend);
+                    }
+                }
+            }
+        }
+        if has_synced {
+            self.persistence.end_sync(self.now.boot_ns)?;
+        }
+        if has_control {
+            self.control()?;
+        }
+        Ok(self.end_turn(events.is_empty())?)
+    }
+
+    fn end_turn(&mut self, is_idle: bool) -> Result<bool, LogError> {
+        let compaction_left = self.persistence.compact(&mut self.engine, is_idle);
+        self.persistence.flush(self.now.boot_ns)?;
+        self.write_page();
+        let batch = self.persistence.batch_to_wait_for();
+        let durable = self.persistence.durable_batch();
+        for frontend in 0..self.wires.links.len() {
+            let Some(link) = &mut self.wires.links[frontend] else { continue };
+            link.end_turn(batch);
+            link.release(durable);
+            if let Err(lost) = link.send() {
+                self.lose(frontend, &lost);
+            }
+        }
+        Ok(compaction_left)
+    }
+
+    fn read(&mut self, frontend: usize) {
+        let Some(mut link) = self.wires.links.get_mut(frontend).and_then(Option::take) else { return };
+        let mut messages = Vec::new();
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let result = link.read(&mut scratch, |head, payload| {
+            messages.push((head, payload.to_vec()));
+            Ok(())
+        });
+        self.scratch = scratch;
+        self.wires.links[frontend] = Some(link);
+        let mut result = result;
+        for (head, payload) in messages {
+            let from = (frontend as u16, head.session);
+            let handled = ToOwner::read(head.kind, &payload).and_then(|message| {
+                let Owner { engine, host, persistence, wires, now, .. } = self;
+                host.handle(*now, engine, from, message, persistence, wires)
+            });
+            if let Err(error) = handled {
+                result = Err(error.into());
+                break;
+            }
+        }
+        if let Err(lost) = result {
+            self.lose(frontend, &lost);
+        }
+    }
+
+    /// A link is no more: everything of that frontend ends here.
+    fn lose(&mut self, frontend: usize, lost: &LinkLost) {
+        if self.wires.links[frontend].take().is_some() {
+            tracing::warn!("{}: the link to frontend {frontend} is lost: {lost}", self.instance);
+            let Owner { engine, host, persistence, wires, now, .. } = self;
+            host.frontend_gone(*now, engine, frontend as u16, persistence, wires);
+        }
+    }
+
+    fn control(&mut self) -> Result<(), ServeError> {
+        let failed = |source| ServeError::system("talk to the supervisor", source);
+        while let Some(message) = self.child.recv().map_err(failed)? {
+            match message {
+                ToChild::Link { peer, socket } => {
+                    let frontend = usize::from(peer.slot);
+                    self.lose(frontend, &LinkLost::Closed);
+                    let link = Link {
+                        own_slot: self.instance.slot,
+                        own_generation: self.instance.generation,
+                        peer_slot: peer.slot,
+                        peer_generation: peer.generation,
+                    };
+                    let end = LinkEnd::new(socket, link, self.poll.registry(), Token(frontend))?;
+                    self.wires.links[frontend] = Some(end);
+                    self.read(frontend);
+                }
+                ToChild::Say(Instruction::PeerGone(peer)) => {
+                    let frontend = usize::from(peer.slot);
+                    let is_it =
+                        self.wires.links[frontend].as_ref().is_some_and(|l| l.peer_generation == peer.generation);
+                    if is_it {
+                        self.lose(frontend, &LinkLost::Closed);
+                    }
+                }
+                ToChild::Say(Instruction::Ping { nonce }) => {
+                    let in_sync_ms = self.persistence.in_sync_ms(self.now.boot_ns);
+                    let generation = self.instance.generation;
+                    self.child.send(&FromChild::Pong { generation, nonce, in_sync_ms }).map_err(failed)?;
+                }
+                ToChild::Say(Instruction::Drain) => {
+                    self.engine.drain();
+                    self.child.send(&FromChild::Drained).map_err(failed)?;
+                }
+                ToChild::Say(Instruction::Stop { .. }) => self.is_stopping = true,
+                ToChild::Say(Instruction::Go | Instruction::Barrier { .. }) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn write_page(&mut self) {
+        let page = self.pages.figures(Role::Owner, self.instance.slot);
+        let mut stats = self.engine.figures();
+        let log = self.persistence.figures();
+        stats.binlog_oldest_index = log.oldest_segment;
+        stats.binlog_current_index = log.current_segment;
+        stats.binlog_records_migrated = log.records_migrated;
+        stats.binlog_records_written = log.records_written;
+        pages::write_owner(&page, &self.base, &stats);
+        if self.now.boot_ns >= self.usage_at {
+            self.usage_at = self.now.boot_ns + USAGE_NS;
+            pages::write_usage(&page);
+        }
+    }
+
+    fn time_to_wait(&self, compaction_left: bool) -> Option<Duration> {
+        if compaction_left {
+            return Some(Duration::ZERO);
+        }
+        let deadlines = [self.engine.next_deadline(), self.persistence.next_deadline()];
+        let next = deadlines.into_iter().flatten().min()?;
+        Some(Duration::from_nanos(next.saturating_sub(clock::now().boot_ns)))
+    }
+
+    fn finish(&mut self) -> Result<(), ServeError> {
+        self.persistence.close(self.now.boot_ns)?;
+        for link in self.wires.links.iter_mut().flatten() {
+            link.release(u64::MAX);
+            // A frontend that is gone takes nothing any more.
+            let _ = link.send();
+        }
+        self.child.send(&FromChild::Stopped).map_err(|source| ServeError::system("report to the supervisor", source))
+    }
+}
