@@ -7,7 +7,6 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// Connections that wait to be accepted, at most; the system may lower it.
@@ -156,6 +155,9 @@ impl Stream {
     pub(crate) fn register(&mut self, registry: &mio::Registry, token: mio::Token) -> io::Result<()> {
         let interests = mio::Interest::READABLE | mio::Interest::WRITABLE;
         match self {
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            Stream::Tcp(stream) => registry.register(stream, token, interests | mio::Interest::PRIORITY),
+            #[cfg(not(any(target_os = "linux", target_os = "android")))]
             Stream::Tcp(stream) => registry.register(stream, token, interests),
             Stream::Unix(stream) => registry.register(stream, token, interests),
         }
@@ -220,7 +222,13 @@ fn make_way(path: &Path) -> Result<(), ServeError> {
     if !metadata.file_type().is_socket() {
         return Err(ServeError::NotASocket { path: path.display().to_string() });
     }
-    match UnixStream::connect(path) {
+    // Not blocking: a server that does not accept at the moment is alive all the same.
+    let connect = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.connect(&SockAddr::unix(path)?)
+    };
+    match connect() {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(|source| ServeError::Listen { address, source })
         }

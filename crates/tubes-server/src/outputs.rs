@@ -100,6 +100,15 @@ impl Outputs {
         self.slots[session.0 as usize].waits = true;
     }
 
+    /// The end of the turn sends what may be sent to the session.
+    pub(crate) fn mark_dirty(&mut self, session: SessionId) {
+        let slot = &mut self.slots[session.0 as usize];
+        if !slot.is_dirty {
+            slot.is_dirty = true;
+            self.dirty.push(session.0);
+        }
+    }
+
     /// Sessions woken since the last call.
     pub(crate) fn take_woken(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.woken)

@@ -256,7 +256,8 @@ impl Server {
     fn time_to_wait(&self, compaction_left: bool) -> Option<Duration> {
         let is_stopping = self.stopping_until.is_some();
         let may_accept = !is_stopping && self.accept.is_ready();
-        if compaction_left || !self.scheduled.is_empty() || self.outputs.has_work() || may_accept {
+        let may_read_stalled = !self.stalled.is_empty() && !self.persistence.backpressure();
+        if may_read_stalled || compaction_left || !self.scheduled.is_empty() || self.outputs.has_work() || may_accept {
             return Some(Duration::ZERO);
         }
         let deadlines = [
@@ -317,13 +318,12 @@ impl Server {
         let is_broken = event.is_error() || event.is_write_closed();
         let is_ending = event.is_read_closed() || is_broken;
         connection.is_ending |= is_ending;
+        connection.has_urgent |= event.is_priority();
         connection.is_readable |= event.is_readable() || is_ending;
         if (event.is_writable() || is_broken) && !connection.is_writable {
             connection.is_writable = true;
-            self.send(session);
-            if self.connections[session as usize].is_none() {
-                return;
-            }
+            // At the end of the turn: what the turn has answered must not leave before its records.
+            self.outputs.mark_dirty(SessionId(session));
         }
         if event.is_readable() || is_ending {
             self.go_on(session);
@@ -336,6 +336,10 @@ impl Server {
             let id = SessionId(session);
             if self.engine.is_waiting(id) {
                 let connection = self.connections[session as usize].as_mut().expect("a session has a connection");
+                if self.stopping_until.is_some() {
+                    self.engine.cancel_wait(id);
+                    return self.close_when_taken(session);
+                }
                 if !connection.is_ending {
                     self.outputs.mark_waiting(id);
                     return;
@@ -386,7 +390,7 @@ impl Server {
             Ok(count) => {
                 connection.input.clear();
                 let is_full = kept + count == scratch.len();
-                let is_ending = connection.is_ending;
+                let is_ending = connection.is_ending || connection.has_urgent;
                 // A short read has emptied the socket: what comes later is announced by another event. Only the end of
                 // the input, announced already, is still to be read.
                 connection.is_readable = is_full || is_ending;
@@ -443,7 +447,10 @@ impl Server {
                 }
                 Item::BadFormat => self.outputs.reply(id, &Reply::BadFormat),
                 Item::UnknownCommand => self.outputs.reply(id, &Reply::UnknownCommand),
-                Item::JobTooBig => self.refuse_put(id, &Reply::JobTooBig),
+                Item::JobTooBig => {
+                    self.engine.count_too_big();
+                    self.outputs.reply(id, &Reply::JobTooBig);
+                }
                 Item::ExpectedCrlf => self.refuse_put(id, &Reply::ExpectedCrlf),
                 Item::OutOfMemory => self.refuse_put(id, &Reply::OutOfMemory),
                 Item::HttpRequest => {
@@ -556,7 +563,22 @@ impl Server {
         if self.signals.take(Signal::Stop) && self.stopping_until.is_none() {
             tracing::info!("stopping");
             self.stopping_until = Some(self.now.boot_ns + STOP_NS);
+            if let Some(path) = self.own_socket.take() {
+                // While it is still served: afterwards the path may be another server's.
+                let _ = std::fs::remove_file(path);
+            }
             self.listeners.clear();
+            // A waiting reserve is closed without a reply. All waits end before the first of them gives jobs back.
+            let waiting: Vec<u32> = (0..self.connections.len() as u32)
+                .filter(|session| self.connections[*session as usize].is_some())
+                .filter(|session| self.engine.is_waiting(SessionId(*session)))
+                .collect();
+            for session in &waiting {
+                self.engine.cancel_wait(SessionId(*session));
+            }
+            for session in waiting {
+                self.close_when_taken(session);
+            }
         }
     }
 
@@ -569,12 +591,7 @@ impl Server {
         if self.dropped_replies > 0 {
             tracing::warn!("{} client(s) did not take their replies in time", self.dropped_replies);
         }
-        let closed = self.persistence.close(self.now.boot_ns);
-        if let Some(path) = &self.own_socket {
-            // Without the right to remove it, the next start finds that nobody serves it.
-            let _ = std::fs::remove_file(path);
-        }
-        Ok(closed?)
+        Ok(self.persistence.close(self.now.boot_ns)?)
     }
 
     /// The log has failed: nothing more may claim success. Says so to those it can, and gives up.

@@ -8,7 +8,12 @@ use crate::session::SessionId;
 use tubes_protocol::{Reply, State};
 
 impl Engine {
-    /// A put whose body was refused by its form (`JOB_TOO_BIG`, `EXPECTED_CRLF`): it counts, but makes no job.
+    /// A put over the limit: it counts, but does not make its client a producer.
+    pub fn count_too_big(&mut self) {
+        self.counts.put += 1;
+    }
+
+    /// A put whose body was refused by its form (`EXPECTED_CRLF`): it counts, but makes no job.
     pub fn count_refused_put(&mut self, session: SessionId) {
         self.counts.put += 1;
         self.mark_producer(session.0);
