@@ -60,7 +60,7 @@ struct TenureLine {
 #[derive(Debug, Subcommand)]
 enum TenureCommand {
     /// Run the queue server, with beanstalkd's protocol and command line
-    Tubes(TubesLine),
+    Tubes(Box<TubesLine>),
     /// Bring in data of other programs
     #[command(subcommand)]
     Import(ImportLine),
@@ -230,22 +230,20 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     }
     let line = parse_as::<TenureLine>(arguments)?;
     Ok(match line.command {
-        TenureCommand::Tubes(TubesLine { tool: Some(TubesTool::Check { directory }), .. }) => {
-            Command::Check { directory }
-        }
-        TenureCommand::Tubes(TubesLine { tool: Some(TubesTool::Repair { directory }), .. }) => {
-            Command::Repair { directory }
-        }
-        TenureCommand::Tubes(TubesLine { flags, tool: None }) => {
-            let level = line.level.map(|level| match level {
-                Level::Error => LogLevel::Error,
-                Level::Warn => LogLevel::Warn,
-                Level::Info => LogLevel::Info,
-                Level::Debug => LogLevel::Debug,
-                Level::Trace => LogLevel::Trace,
-            });
-            Command::Tubes(Box::new(TubesCall { flags, config: line.config, level, is_called_beanstalkd: false }))
-        }
+        TenureCommand::Tubes(tubes) => match (tubes.tool, tubes.flags) {
+            (Some(TubesTool::Check { directory }), _) => Command::Check { directory },
+            (Some(TubesTool::Repair { directory }), _) => Command::Repair { directory },
+            (None, flags) => {
+                let level = line.level.map(|level| match level {
+                    Level::Error => LogLevel::Error,
+                    Level::Warn => LogLevel::Warn,
+                    Level::Info => LogLevel::Info,
+                    Level::Debug => LogLevel::Debug,
+                    Level::Trace => LogLevel::Trace,
+                });
+                Command::Tubes(Box::new(TubesCall { flags, config: line.config, level, is_called_beanstalkd: false }))
+            }
+        },
         TenureCommand::Import(ImportLine::Beanstalkd { from, to }) => Command::Import { from, to },
         TenureCommand::Demo(options) => Command::Demo(options),
     })

@@ -50,7 +50,8 @@ pub(crate) fn code(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("tenure: {}", failure.message);
+            let _ =
+                std::io::Write::write_all(&mut std::io::stderr(), format!("tenure: {}\n", failure.message).as_bytes());
             ExitCode::from(failure.code)
         }
     }

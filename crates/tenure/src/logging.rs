@@ -18,5 +18,6 @@ pub(crate) fn start(level: tenure_config::LogLevel) {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        .log_internal_errors(false)
         .init();
 }

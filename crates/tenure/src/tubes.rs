@@ -81,6 +81,7 @@ fn options(call: &TubesCall, config: &Config) -> Result<ServerOptions, Failure> 
         max_job_size: max_job_size(flags, config),
         close_on_http: config.tubes.close_on_http,
         log: log(flags, config),
+        segment_bytes: flags.segment_bytes.unwrap_or(config.tubes.segment_size),
         #[cfg(feature = "trace")]
         trace: flags.trace.clone(),
         #[cfg(not(feature = "trace"))]
@@ -134,6 +135,5 @@ fn log(flags: &TubesFlags, config: &Config) -> Option<LogSettings> {
             Sync::Never => SyncMode::Never,
         },
     };
-    let segment_bytes = flags.segment_bytes.unwrap_or(config.tubes.segment_size);
-    Some(LogSettings { directory, sync, segment_bytes })
+    Some(LogSettings { directory, sync })
 }

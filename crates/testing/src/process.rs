@@ -614,6 +614,10 @@ fn lossy(path: &Path) -> String {
 /// server that took the port first.
 fn is_listening(pid: u32, address: &Address) -> bool {
     let own = socket_inodes(pid);
+    // The tables below hold every socket of the machine: not worth reading before the process has one.
+    if own.is_empty() {
+        return false;
+    }
     match address {
         Address::Tcp(address) => listening_tcp().iter().any(|(at, inode)| {
             let same_place = at.ip() == address.ip() || at.ip().is_unspecified();

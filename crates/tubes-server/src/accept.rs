@@ -4,12 +4,22 @@
 //! until a client leaves, and waiting connections stay with the system.
 
 use crate::error::ServeError;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
 /// Descriptors kept for everything but clients: listeners, log, polling, signals, and some to spare.
 const DESCRIPTORS_KEPT: u64 = 32;
 /// How long accepting rests after the system refused for want of something, in ns.
 const RETRY_NS: u64 = 100_000_000;
+
+/// Raises the limit of open descriptors as far as the system allows.
+pub(crate) fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where the hard limit is "none", the soft one stays what it is.
+    if limit.maximum.is_some() && limit.current != limit.maximum {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    }
+}
 
 /// Which listeners have clients waiting, and whether one more fits.
 #[derive(Debug)]
@@ -18,23 +28,19 @@ pub(crate) struct Gate {
     rests_until: Option<u64>,
     open: u64,
     open_max: u64,
+    /// The operator has been told of the present shortage.
+    has_warned: bool,
 }
 
 impl Gate {
-    /// Raises the limit of open descriptors as far as the system allows and counts with it.
+    /// As many clients as the limit of open descriptors allows.
     pub(crate) fn new() -> Result<Gate, ServeError> {
-        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-        let limit = getrlimit(Resource::Nofile);
-        // Where the hard limit is "none", the soft one stays what it is.
-        if limit.maximum.is_some() && limit.current != limit.maximum {
-            let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-        }
         let available = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let Some(open_max) = available.checked_sub(DESCRIPTORS_KEPT).filter(|max| *max > 0) else {
             let refused = io::Error::other(format!("the limit of open descriptors is {available}; raise it"));
             return Err(ServeError::system("make room for clients", refused));
         };
-        Ok(Gate { has_clients: Vec::new(), rests_until: None, open: 0, open_max })
+        Ok(Gate { has_clients: Vec::new(), rests_until: None, open: 0, open_max, has_warned: false })
     }
 
     /// So many listeners are there; each may have clients waiting.
@@ -79,7 +85,7 @@ impl Gate {
             io::ErrorKind::WouldBlock => self.has_clients[listener] = false,
             io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
             _ => {
-                if self.rests_until.is_none() {
+                if !std::mem::replace(&mut self.has_warned, true) {
                     tracing::warn!("no client can be accepted at the moment: {error}");
                 }
                 self.rests_until = Some(now_ns + RETRY_NS);
@@ -89,12 +95,16 @@ impl Gate {
 
     pub(crate) fn opened(&mut self) {
         self.open += 1;
-        if self.open == self.open_max {
+        if self.open == self.open_max && !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!("{} clients are connected; more wait until one leaves", self.open);
         }
     }
 
     pub(crate) fn closed(&mut self) {
         self.open -= 1;
+        // Told again only after the shortage has clearly passed.
+        if self.open < self.open_max - self.open_max / 10 {
+            self.has_warned = false;
+        }
     }
 }

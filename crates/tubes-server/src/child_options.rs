@@ -14,6 +14,7 @@ pub(crate) struct ChildOptions {
     pub(crate) owner_wait_ns: u64,
     pub(crate) map: Vec<u16>,
     pub(crate) single_ids_below: u64,
+    pub(crate) segment_bytes: u64,
     pub(crate) log: Option<ChildLog>,
 }
 
@@ -24,7 +25,6 @@ pub(crate) struct ChildLog {
     /// Name of the directory of all slots.
     pub(crate) logs: String,
     pub(crate) fingerprint: u64,
-    pub(crate) segment_bytes: u64,
     /// In ns; 0 for always, `None` for never.
     pub(crate) sync_ns: Option<u64>,
 }

@@ -15,6 +15,8 @@ use tubes_protocol::{Command, Item, Limits, Reply};
 
 /// Bytes read from one client in one turn, at most, so that no client holds up the others.
 const READ_BYTES: usize = 64 * 1024;
+/// Commands of one client carried out at once, at most: one that sends costly ones must not hold up the others.
+const COMMANDS_PER_TURN: usize = 256;
 /// Tokens from here on are listeners, and above them whatever the process has besides; below are sessions.
 pub(crate) const LISTENERS: usize = usize::MAX - 4096;
 /// Listeners at most.
@@ -30,6 +32,12 @@ pub(crate) trait Backend {
     /// Whether the session's next command can be taken.
     fn can_take(&self, session: SessionId) -> bool;
 
+    /// Whether the session waits in a reserve.
+    fn is_waiting(&self, session: SessionId) -> bool;
+
+    /// The server stops: a waiting reserve ends without an answer.
+    fn cancel_wait(&mut self, session: SessionId);
+
     /// Whether everything that the session asked has been answered.
     fn is_idle(&self, session: SessionId) -> bool;
 
@@ -37,7 +45,10 @@ pub(crate) trait Backend {
     fn command(&mut self, now: Now, session: SessionId, command: Command<'_>, outputs: &mut Outputs);
 
     /// Answers something that is no command, in its place among the others.
-    fn local(&mut self, session: SessionId, reply: &Reply<'_>, is_refused_put: bool, outputs: &mut Outputs);
+    fn local(&mut self, session: SessionId, reply: &Reply<'_>, outputs: &mut Outputs);
+
+    /// A put was refused by its form: it counts, and may make its client a producer.
+    fn refused_put(&mut self, session: SessionId, is_producer: bool);
 
     /// The client will send nothing more: a waiting reserve ends.
     fn half_close(&mut self, now: Now, session: SessionId, outputs: &mut Outputs);
@@ -110,8 +121,11 @@ impl Clients {
     }
 
     /// Whether something is left to do without waiting for an event.
-    pub(crate) fn has_work(&self) -> bool {
-        !self.scheduled.is_empty() || self.outputs.has_work() || !self.is_stopping && self.gate.is_ready()
+    pub(crate) fn has_work(&self, is_under_pressure: bool) -> bool {
+        !self.scheduled.is_empty()
+            || !self.stalled.is_empty() && !is_under_pressure
+            || self.outputs.has_work()
+            || !self.is_stopping && self.gate.is_ready()
     }
 
     /// When accepting is tried again, in ns of the boot clock.
@@ -175,10 +189,30 @@ impl Clients {
         self.outputs.return_dirty(dirty);
     }
 
-    /// From here on nothing is accepted or read.
-    pub(crate) fn stop(&mut self) {
+    /// Sends what can be sent at once, without closing anybody: the process is about to end.
+    pub(crate) fn send_last(&mut self) {
+        for session in self.outputs.take_dirty() {
+            if let Some(connection) = self.connections.get_mut(session as usize).and_then(Option::as_mut) {
+                // A client that does not take it hears that the connection has ended.
+                let _ = connection.stream.write(self.outputs.sendable(SessionId(session)));
+            }
+        }
+    }
+
+    /// From here on nothing is accepted or read; what has been read is carried out and answered. A waiting reserve is
+    /// closed without a reply.
+    pub(crate) fn stop<B: Backend>(&mut self, backend: &mut B) {
         self.is_stopping = true;
         self.listeners.clear();
+        // All waits end before the first of them gives jobs back.
+        let waiting: Vec<u32> =
+            self.open_sessions().filter(|session| backend.is_waiting(SessionId(*session))).collect();
+        for session in &waiting {
+            backend.cancel_wait(SessionId(*session));
+        }
+        for session in waiting {
+            self.close_when_taken(session, backend);
+        }
     }
 
     /// Whether every client has taken its replies and nothing that was read is left to do.
@@ -240,6 +274,7 @@ impl Clients {
             self.connections.resize_with(at + 1, || None);
         }
         self.connections[at] = Some(Connection::new(stream));
+        tracing::debug!("client {} connected", session.0);
         // What it has sent already is announced by an event of its own.
     }
 
@@ -250,13 +285,12 @@ impl Clients {
         let is_broken = event.is_error() || event.is_write_closed();
         let is_ending = event.is_read_closed() || is_broken;
         connection.is_ending |= is_ending;
+        connection.has_urgent |= event.is_priority();
         connection.is_readable |= event.is_readable() || is_ending;
         if (event.is_writable() || is_broken) && !connection.is_writable {
             connection.is_writable = true;
-            self.send(session, backend);
-            if !self.is_open(session) {
-                return;
-            }
+            // At the end of the turn: what the turn has answered must not leave before its records.
+            self.outputs.mark_dirty(SessionId(session));
         }
         if event.is_readable() || is_ending {
             self.go_on(session, backend);
@@ -268,6 +302,10 @@ impl Clients {
         let id = SessionId(session);
         loop {
             if !backend.can_take(id) {
+                if self.is_stopping && backend.is_waiting(id) {
+                    backend.cancel_wait(id);
+                    return self.close_when_taken(session, backend);
+                }
                 if self.connection(session).is_ending {
                     // Nobody will send the commands that could make a wait worthwhile, or nobody is there any more.
                     backend.half_close(self.now, id, &mut self.outputs);
@@ -281,6 +319,9 @@ impl Clients {
             }
             if !backend.can_take(id) {
                 continue;
+            }
+            if self.connection(session).is_scheduled {
+                return;
             }
             let pending = self.outputs.pending(id);
             let is_stopping = self.is_stopping;
@@ -320,7 +361,7 @@ impl Clients {
             Ok(count) => {
                 connection.input.clear();
                 let is_full = kept + count == scratch.len();
-                let is_ending = connection.is_ending;
+                let is_ending = connection.is_ending || connection.has_urgent;
                 // A short read has emptied the socket: what comes later is announced by another event. Only the end of
                 // the input, announced already, is still to be read.
                 connection.is_readable = is_full || is_ending;
@@ -328,7 +369,7 @@ impl Clients {
                 if is_open && is_full {
                     self.schedule(session);
                 }
-                is_open && !is_full && (is_ending || !backend.can_take(SessionId(session)))
+                is_open && !self.is_scheduled(session) && (is_ending || !backend.can_take(SessionId(session)))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 connection.is_readable = false;
@@ -360,7 +401,14 @@ impl Clients {
     fn consume<B: Backend>(&mut self, session: u32, bytes: &[u8], backend: &mut B) -> bool {
         let id = SessionId(session);
         let mut at = 0;
+        let mut commands = 0;
         while backend.can_take(id) && self.outputs.pending(id) <= OUTPUT_BYTES_MAX {
+            if commands == COMMANDS_PER_TURN {
+                // Others first; the rest follows in the next turn.
+                self.schedule(session);
+                break;
+            }
+            commands += 1;
             let limits = self.limits;
             let (used, item) = self.connection(session).framer.next(&bytes[at..], &limits);
             at += used;
@@ -368,11 +416,20 @@ impl Clients {
             let outputs = &mut self.outputs;
             match item {
                 Item::Command(command) => backend.command(self.now, id, command, outputs),
-                Item::BadFormat => backend.local(id, &Reply::BadFormat, false, outputs),
-                Item::UnknownCommand => backend.local(id, &Reply::UnknownCommand, false, outputs),
-                Item::JobTooBig => backend.local(id, &Reply::JobTooBig, true, outputs),
-                Item::ExpectedCrlf => backend.local(id, &Reply::ExpectedCrlf, true, outputs),
-                Item::OutOfMemory => backend.local(id, &Reply::OutOfMemory, true, outputs),
+                Item::BadFormat => backend.local(id, &Reply::BadFormat, outputs),
+                Item::UnknownCommand => backend.local(id, &Reply::UnknownCommand, outputs),
+                Item::JobTooBig => {
+                    backend.refused_put(id, false);
+                    backend.local(id, &Reply::JobTooBig, outputs);
+                }
+                Item::ExpectedCrlf => {
+                    backend.refused_put(id, true);
+                    backend.local(id, &Reply::ExpectedCrlf, outputs);
+                }
+                Item::OutOfMemory => {
+                    backend.refused_put(id, true);
+                    backend.local(id, &Reply::OutOfMemory, outputs);
+                }
                 Item::HttpRequest => {
                     self.close(session, backend);
                     return false;
@@ -394,6 +451,10 @@ impl Clients {
             self.connection(session).input.extend_from_slice(&bytes[at..]);
         }
         true
+    }
+
+    fn is_scheduled(&self, session: u32) -> bool {
+        self.connections[session as usize].as_ref().is_some_and(|connection| connection.is_scheduled)
     }
 
     fn schedule(&mut self, session: u32) {
@@ -453,6 +514,7 @@ impl Clients {
     pub(crate) fn close<B: Backend>(&mut self, session: u32, backend: &mut B) {
         let Some(connection) = self.connections.get_mut(session as usize).and_then(Option::take) else { return };
         drop(connection);
+        tracing::debug!("client {session} gone");
         let id = SessionId(session);
         self.outputs.close(id);
         self.gate.closed();

@@ -20,6 +20,8 @@ pub(crate) struct Connection {
     pub(crate) is_writable: bool,
     /// The system said that the client will send nothing more; what it sent before may still have to be read.
     pub(crate) is_ending: bool,
+    /// It has sent urgent data, at whose mark a read ends short of what is there.
+    pub(crate) has_urgent: bool,
     /// All that the client sent has been read.
     pub(crate) is_at_end: bool,
     /// Close it once its output has been taken.
@@ -37,6 +39,7 @@ impl Connection {
             is_readable: true,
             is_writable: true,
             is_ending: false,
+            has_urgent: false,
             is_at_end: false,
             is_closing: false,
             is_scheduled: false,

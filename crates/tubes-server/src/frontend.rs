@@ -145,8 +145,21 @@ impl Backend for Ways {
         self.with(outputs, |router, reach| router.command(now.boot_ns, ClientId(session.0), command, reach));
     }
 
-    fn local(&mut self, session: SessionId, reply: &Reply<'_>, is_refused_put: bool, outputs: &mut Outputs) {
-        self.with(outputs, |router, reach| router.local(ClientId(session.0), reply, is_refused_put, reach));
+    fn is_waiting(&self, session: SessionId) -> bool {
+        let id = ClientId(session.0);
+        self.router.is_connected(id) && self.router.is_waiting(id)
+    }
+
+    fn cancel_wait(&mut self, _session: SessionId) {
+        // The end of the session ends the wait at the owners too; a job that crosses goes back.
+    }
+
+    fn local(&mut self, session: SessionId, reply: &Reply<'_>, outputs: &mut Outputs) {
+        self.with(outputs, |router, reach| router.local(ClientId(session.0), reply, reach));
+    }
+
+    fn refused_put(&mut self, session: SessionId, is_producer: bool) {
+        self.router.count_refused_put(ClientId(session.0), is_producer);
     }
 
     fn half_close(&mut self, now: Now, session: SessionId, outputs: &mut Outputs) {
@@ -172,6 +185,7 @@ impl Backend for Ways {
 
 impl Frontend {
     fn begin(mut child: Child, start: Start) -> Result<Frontend, ServeError> {
+        crate::accept::raise_limit();
         let options: ChildOptions = serde_json::from_value(start.options.clone())
             .map_err(|error| ServeError::system("read the start message", io::Error::other(error)))?;
         let map = options
@@ -182,7 +196,7 @@ impl Frontend {
             .register(&mut SourceFd(&child.as_fd().as_raw_fd()), CONTROL, Interest::READABLE)
             .map_err(|source| ServeError::system("register an event source", source))?;
         let now = clock::now();
-        let outputs = Outputs::new(ProcessFigures::new(options.instance.clone(), now.boot_ns));
+        let outputs = Outputs::new(ProcessFigures::new(options.instance.clone(), now.boot_ns), options.segment_bytes);
         let limits = Limits { body_bytes_max: options.max_job_size, close_on_http: options.close_on_http };
         let mut clients = Clients::new(poll.registry(), limits, outputs, now)?;
         clients.accepts_per_turn = ACCEPTS_PER_TURN;
@@ -375,7 +389,7 @@ impl Frontend {
                 }
                 ToChild::Say(Instruction::Drain) => self.child.send(&FromChild::Drained).map_err(failed)?,
                 ToChild::Say(Instruction::Barrier { within_ms }) => {
-                    self.clients.stop();
+                    self.clients.stop(&mut self.ways);
                     // A little earlier than the supervisor would kill it.
                     self.stopping_until = Some(now_ns + within_ms.saturating_mul(900_000));
                 }
@@ -395,7 +409,7 @@ impl Frontend {
     }
 
     fn time_to_wait(&self) -> Option<Duration> {
-        if self.clients.has_work() {
+        if self.clients.has_work(false) {
             return Some(Duration::ZERO);
         }
         let deadlines = [self.ways.router.next_deadline(), self.stopping_until, self.clients.retry_at()];

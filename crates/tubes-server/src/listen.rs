@@ -7,7 +7,6 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// Connections that wait to be accepted, at most; the system may lower it.
@@ -41,8 +40,20 @@ impl fmt::Display for Address {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) listeners: Vec<Listener>,
-    /// The path of a unix socket that this server has made.
-    pub(crate) own_socket: Option<PathBuf>,
+    /// The unix socket that this server has made.
+    pub(crate) own_socket: Option<OwnSocket>,
+}
+
+/// The path of a unix socket of ours; removed with this value, which must go before the socket is closed: afterwards
+/// the path may be another server's.
+#[derive(Debug)]
+pub(crate) struct OwnSocket(PathBuf);
+
+impl Drop for OwnSocket {
+    fn drop(&mut self) {
+        // Without the right to remove it, the next start finds that nobody serves it.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// Opens the listeners: those that are inherited, else the one of the options.
@@ -53,7 +64,7 @@ pub(crate) fn open_all(options: &crate::ServerOptions) -> Result<Opened, ServeEr
         return Ok(Opened { listeners, own_socket: None });
     }
     let listener = Listener::open(&options.listen, options.socket_mode, options.socket_group.as_deref())?;
-    let own_socket = if let Address::Unix(path) = &options.listen { Some(path.clone()) } else { None };
+    let own_socket = if let Address::Unix(path) = &options.listen { Some(OwnSocket(path.clone())) } else { None };
     Ok(Opened { listeners: vec![listener], own_socket })
 }
 
@@ -189,6 +200,9 @@ impl Stream {
     pub(crate) fn register(&mut self, registry: &mio::Registry, token: mio::Token) -> io::Result<()> {
         let interests = mio::Interest::READABLE | mio::Interest::WRITABLE;
         match self {
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            Stream::Tcp(stream) => registry.register(stream, token, interests | mio::Interest::PRIORITY),
+            #[cfg(not(any(target_os = "linux", target_os = "android")))]
             Stream::Tcp(stream) => registry.register(stream, token, interests),
             Stream::Unix(stream) => registry.register(stream, token, interests),
         }
@@ -253,7 +267,13 @@ fn make_way(path: &Path) -> Result<(), ServeError> {
     if !metadata.file_type().is_socket() {
         return Err(ServeError::NotASocket { path: path.display().to_string() });
     }
-    match UnixStream::connect(path) {
+    // Not blocking: a server that does not accept at the moment is alive all the same.
+    let connect = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.connect(&SockAddr::unix(path)?)
+    };
+    match connect() {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(|source| ServeError::Listen { address, source })
         }

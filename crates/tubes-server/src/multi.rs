@@ -108,6 +108,7 @@ mod linux {
             owner_wait_ns: u64::try_from(multi.owner_wait.as_nanos()).unwrap_or(u64::MAX),
             map: kept.map,
             single_ids_below: kept.single_ids_below,
+            segment_bytes: options.segment_bytes,
             log: kept.log,
         };
         plan.options = serde_json::to_value(&child_options)
@@ -124,10 +125,7 @@ mod linux {
         let ended = supervisor::supervise(plan);
         // Held until here: no second server opens the directory while this one has processes.
         drop(kept.directory);
-        if let Some(path) = own_socket {
-            // Without the right to remove it, the next start finds that nobody serves it.
-            let _ = std::fs::remove_file(path);
-        }
+        drop(own_socket);
         Ok(ended?)
     }
 
@@ -167,7 +165,6 @@ mod linux {
                     directory: settings.directory.clone(),
                     logs: manifest.logs.clone(),
                     fingerprint: directory.fingerprint(),
-                    segment_bytes: settings.segment_bytes,
                     sync_ns: match settings.sync {
                         SyncMode::Never => None,
                         SyncMode::Always => Some(0),

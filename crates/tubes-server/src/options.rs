@@ -21,6 +21,8 @@ pub struct ServerOptions {
     pub close_on_http: bool,
     /// The log; `None` keeps jobs in memory only.
     pub log: Option<LogSettings>,
+    /// Length of a log segment, in bytes; shown by `stats` also without a log.
+    pub segment_bytes: u64,
     /// File for the trace of replies (feature `trace`).
     pub trace: Option<PathBuf>,
 }
@@ -32,6 +34,4 @@ pub struct LogSettings {
     pub directory: PathBuf,
     /// When records are synced.
     pub sync: SyncMode,
-    /// Length of a segment, in bytes.
-    pub segment_bytes: u64,
 }

@@ -56,8 +56,18 @@ struct Output {
     waits: bool,
 }
 
+impl Output {
+    /// Puts the slot into the list of dirty ones, once.
+    fn mark(&mut self, session: u32, dirty: &mut Vec<u32>) {
+        if !std::mem::replace(&mut self.is_dirty, true) {
+            dirty.push(session);
+        }
+    }
+}
+
 impl Outputs {
-    pub(crate) fn new(figures: ProcessFigures) -> Self {
+    /// `segment_bytes` is what `stats` says of the log's segments, also without a log.
+    pub(crate) fn new(figures: ProcessFigures, segment_bytes: u64) -> Self {
         Outputs {
             slots: Vec::new(),
             dirty: Vec::new(),
@@ -66,7 +76,7 @@ impl Outputs {
             spare: Vec::new(),
             now_ns: 0,
             figures,
-            log: LogFigures::default(),
+            log: LogFigures { segment_bytes, ..LogFigures::default() },
             #[cfg(feature = "trace")]
             trace: None,
         }
@@ -114,7 +124,13 @@ impl Outputs {
     /// Queues the figures of a whole server, to which those of the machine are added.
     pub(crate) fn whole_stats(&mut self, session: SessionId, mut stats: ServerStats) {
         self.figures.name(&mut stats);
+        stats.binlog_max_size = self.log.segment_bytes;
         self.add(session, |out| Reply::ServerStats(&stats).encode(out));
+    }
+
+    /// The end of the turn sends what may be sent to the session.
+    pub(crate) fn mark_dirty(&mut self, session: SessionId) {
+        self.slots[session.0 as usize].mark(session.0, &mut self.dirty);
     }
 
     /// Sessions woken since the last call.
@@ -159,10 +175,7 @@ impl Outputs {
             while slot.held.front().is_some_and(|held| held.1 <= batch) {
                 slot.held.pop_front();
             }
-            if !slot.is_dirty {
-                slot.is_dirty = true;
-                self.dirty.push(session);
-            }
+            slot.mark(session, &mut self.dirty);
         }
     }
 
@@ -248,10 +261,7 @@ impl Outputs {
         }
         write(&mut slot.bytes);
         slot.turn_replies += 1;
-        if !slot.is_dirty {
-            slot.is_dirty = true;
-            self.dirty.push(session.0);
-        }
+        slot.mark(session.0, &mut self.dirty);
     }
 }
 

@@ -76,6 +76,7 @@ impl HostOut for Wires {
 
 impl Owner {
     fn begin(mut child: Child, start: Start) -> Result<Owner, ServeError> {
+        crate::accept::raise_limit();
         let options: ChildOptions = serde_json::from_value(start.options.clone())
             .map_err(|error| ServeError::system("read the start message", io::Error::other(error)))?;
         let map = options
@@ -113,7 +114,8 @@ impl Owner {
                 Persistence::none()
             }
             Some(log) => {
-                let slot_log = SlotLog { slot, generation: start.instance.generation, log };
+                let slot_log =
+                    SlotLog { slot, generation: start.instance.generation, segment_bytes: options.segment_bytes, log };
                 let (persistence, report) = Persistence::open_slot(&slot_log, &mut engine, now, Arc::new(waker))?;
                 engine.finish_recovery(now, report.highest_id + 1);
                 (jobs, next_count) = (report.jobs, report.next_id);
@@ -290,7 +292,7 @@ impl Owner {
     fn write_page(&mut self) {
         let page = self.pages.figures(Role::Owner, self.instance.slot);
         let mut stats = self.engine.figures();
-        let log = self.persistence.figures();
+        let log = self.persistence.figures().unwrap_or_default();
         stats.binlog_oldest_index = log.oldest_segment;
         stats.binlog_current_index = log.current_segment;
         stats.binlog_records_migrated = log.records_migrated;

@@ -33,6 +33,7 @@ struct Kept {
 pub(crate) struct SlotLog<'a> {
     pub(crate) slot: u16,
     pub(crate) generation: u32,
+    pub(crate) segment_bytes: u64,
     pub(crate) log: &'a crate::child_options::ChildLog,
 }
 
@@ -60,6 +61,7 @@ impl Persistence {
     /// Opens the data directory of a single process and replays its log into the engine.
     pub(crate) fn open_single(
         settings: &LogSettings,
+        segment_bytes: u64,
         engine: &mut Engine,
         now: Now,
         waker: Arc<mio::Waker>,
@@ -70,7 +72,7 @@ impl Persistence {
             slot: 0,
             generation: slot.generation,
             fingerprint: directory.fingerprint(),
-            segment_bytes: settings.segment_bytes,
+            segment_bytes,
             sync: settings.sync,
             ids_per_count: 1,
             boot_id: datadir::boot_id(),
@@ -97,7 +99,7 @@ impl Persistence {
             slot: slot.slot,
             generation: slot.generation,
             fingerprint: slot.log.fingerprint,
-            segment_bytes: slot.log.segment_bytes,
+            segment_bytes: slot.segment_bytes,
             sync: slot.log.sync(),
             ids_per_count: tubes_link::PARTITIONS as u64,
             boot_id: datadir::boot_id(),
@@ -174,16 +176,15 @@ impl Persistence {
     }
 
     /// What `stats` shows of the log.
-    pub(crate) fn figures(&self) -> LogFigures {
-        let Some(kept) = &self.kept else { return LogFigures::default() };
-        let figures = kept.log.figures();
-        LogFigures {
+    pub(crate) fn figures(&self) -> Option<LogFigures> {
+        let figures = self.kept.as_ref()?.log.figures();
+        Some(LogFigures {
             oldest_segment: u64::from(figures.oldest_segment),
             current_segment: u64::from(figures.current_segment),
             records_migrated: figures.records_migrated,
             records_written: figures.records_written,
             segment_bytes: figures.segment_bytes,
-        }
+        })
     }
 }
 

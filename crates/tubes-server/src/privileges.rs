@@ -32,8 +32,9 @@ impl Account {
         let (uid, gid) = (self.user.uid, self.user.gid);
         let failed = |what: String| ServeError::Privileges { user: self.user.name.clone(), what };
         let step = |name: &str, result: nix::Result<()>| result.map_err(|error| failed(format!("{name}: {error}")));
+        let no_new = || platform::no_new_privileges().map_err(|error| failed(format!("no_new_privs: {error}")));
         if nix::unistd::geteuid() == uid && nix::unistd::getegid() == gid && !uid.is_root() {
-            return Ok(());
+            return no_new();
         }
         step("setgroups", platform::drop_groups())?;
         step("setgid", platform::set_gid(gid))?;
@@ -41,6 +42,6 @@ impl Account {
         if !uid.is_root() && nix::unistd::setuid(nix::unistd::Uid::from_raw(0)).is_ok() {
             return Err(failed("root could be regained".into()));
         }
-        platform::no_new_privileges().map_err(|error| failed(format!("no_new_privs: {error}")))
+        no_new()
     }
 }

@@ -3,7 +3,7 @@
 use crate::clients::{Backend, Clients, OTHERS};
 use crate::error::ServeError;
 use crate::figures::ProcessFigures;
-use crate::listen::{self, Opened};
+use crate::listen::{self, Opened, OwnSocket};
 use crate::options::ServerOptions;
 use crate::outputs::Outputs;
 use crate::persistence::{self, Persistence};
@@ -44,8 +44,8 @@ struct Server {
     now: Now,
     /// Set by SIGTERM: when to end at the latest, in ns of the boot clock.
     stopping_until: Option<u64>,
-    /// The unix socket of ours, removed at the orderly end.
-    own_socket: Option<std::path::PathBuf>,
+    /// The unix socket of ours, removed when it is not served any more.
+    own_socket: Option<OwnSocket>,
 }
 
 /// The engine and its log: who carries the clients' commands out.
@@ -56,6 +56,8 @@ struct Queue {
 
 impl Server {
     fn start(options: &ServerOptions) -> Result<Server, ServeError> {
+        // First of all: a log with many jobs needs many descriptors.
+        crate::accept::raise_limit();
         let account = options.user.as_deref().map(privileges::find).transpose()?;
         let Opened { listeners, own_socket } = listen::open_all(options)?;
         let mut signals = Signals::install()?;
@@ -78,7 +80,8 @@ impl Server {
                 (Persistence::none(), instance, 1)
             }
             Some(settings) => {
-                let (persistence, opened) = Persistence::open_single(settings, &mut engine, now, Arc::new(waker))?;
+                let (persistence, opened) =
+                    Persistence::open_single(settings, options.segment_bytes, &mut engine, now, Arc::new(waker))?;
                 engine.finish_recovery(now, opened.report.next_id);
                 persistence::report(settings, &opened.report);
                 (persistence, opened.instance, opened.generation)
@@ -90,10 +93,8 @@ impl Server {
                 .map_err(|source| ServeError::system("register an event source", source))?;
         }
         listen::announce(&listeners);
-        // The supervisor of the system may not be there; then nobody waits for the message.
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         #[allow(unused_mut, reason = "changed only with the feature `trace`")]
-        let mut outputs = Outputs::new(ProcessFigures::new(instance, now.boot_ns));
+        let mut outputs = Outputs::new(ProcessFigures::new(instance, now.boot_ns), options.segment_bytes);
         #[cfg(feature = "trace")]
         if let Some(path) = &options.trace {
             let trace = crate::trace::Trace::open(path, generation, now.boot_ns);
@@ -103,6 +104,8 @@ impl Server {
         let limits = Limits { body_bytes_max: options.max_job_size, close_on_http: options.close_on_http };
         let mut clients = Clients::new(poll.registry(), limits, outputs, now)?;
         clients.listen(listeners)?;
+        // The supervisor of the system may not be there; then nobody waits for the message.
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let queue = Queue { engine, persistence };
         Ok(Server { poll, signals, clients, queue, now, stopping_until: None, own_socket })
     }
@@ -170,7 +173,7 @@ impl Server {
     }
 
     fn time_to_wait(&self, compaction_left: bool) -> Option<Duration> {
-        if compaction_left || self.clients.has_work() {
+        if compaction_left || self.clients.has_work(self.queue.persistence.backpressure()) {
             return Some(Duration::ZERO);
         }
         let deadlines = [
@@ -195,7 +198,9 @@ impl Server {
         if self.signals.take(Signal::Stop) && self.stopping_until.is_none() {
             tracing::info!("stopping");
             self.stopping_until = Some(self.now.boot_ns + STOP_NS);
-            self.clients.stop();
+            // While it is still served: afterwards the path may be another server's.
+            self.own_socket = None;
+            self.clients.stop(&mut self.queue);
         }
     }
 
@@ -205,19 +210,14 @@ impl Server {
         if dropped > 0 {
             tracing::warn!("{dropped} client(s) did not take their replies in time");
         }
-        let closed = self.queue.persistence.close(self.now.boot_ns);
-        if let Some(path) = &self.own_socket {
-            // Without the right to remove it, the next start finds that nobody serves it.
-            let _ = std::fs::remove_file(path);
-        }
-        Ok(closed?)
+        Ok(self.queue.persistence.close(self.now.boot_ns)?)
     }
 
     /// The log has failed: nothing more may claim success. Says so to those it can, and gives up.
     fn fail(&mut self, error: LogError) -> ServeError {
         tracing::error!("the log failed: {error}");
         self.clients.outputs.fail_turn();
-        self.clients.send_all(&mut self.queue);
+        self.clients.send_last();
         ServeError::Log(error)
     }
 }
@@ -237,16 +237,25 @@ impl Backend for Queue {
 
     fn command(&mut self, now: Now, session: SessionId, command: Command<'_>, outputs: &mut Outputs) {
         if matches!(command, Command::Stats) {
-            outputs.log = self.persistence.figures();
+            outputs.log = self.persistence.figures().unwrap_or(outputs.log);
         }
         self.engine.handle(now, session, command, &mut self.persistence, outputs);
     }
 
-    fn local(&mut self, session: SessionId, reply: &Reply<'_>, is_refused_put: bool, outputs: &mut Outputs) {
-        if is_refused_put {
-            self.engine.count_refused_put(session);
-        }
+    fn is_waiting(&self, session: SessionId) -> bool {
+        self.engine.is_waiting(session)
+    }
+
+    fn cancel_wait(&mut self, session: SessionId) {
+        self.engine.cancel_wait(session);
+    }
+
+    fn local(&mut self, session: SessionId, reply: &Reply<'_>, outputs: &mut Outputs) {
         outputs.reply(session, reply);
+    }
+
+    fn refused_put(&mut self, session: SessionId, is_producer: bool) {
+        self.engine.count_refused_put(session, is_producer);
     }
 
     fn half_close(&mut self, now: Now, session: SessionId, outputs: &mut Outputs) {

@@ -15,8 +15,9 @@ const MS: u64 = 1_000_000;
 const S: u64 = SECOND_NS;
 /// Faults happen until then.
 const CHAOS_NS: u64 = 120 * S;
-/// From the end of the faults until everything must be well again: the longest start and the longest delay.
-const CALM_AFTER_NS: u64 = 100 * S;
+/// From the end of the faults until everything must be well again: a suspended supervisor, a frozen process and the
+/// longest start, one after the other.
+const CALM_AFTER_NS: u64 = 300 * S;
 /// A world ends long before.
 const EVENTS_MAX: u64 = 200_000;
 
@@ -152,6 +153,8 @@ struct World {
     /// When a process of the slot, or a try to start one, failed; since the operator's last request.
     crashes: BTreeMap<Slot, Vec<u64>>,
     last_ending: BTreeMap<Slot, (Ending, bool)>,
+    /// Owners that reported a failed write.
+    said_write: BTreeSet<Instance>,
     failed: BTreeSet<Slot>,
     asked: BTreeSet<Slot>,
     has_served: bool,
@@ -199,6 +202,7 @@ impl World {
             faults,
             crashes: BTreeMap::new(),
             last_ending: BTreeMap::new(),
+            said_write: BTreeSet::new(),
             failed: BTreeSet::new(),
             asked: BTreeSet::new(),
             has_served: false,
@@ -278,7 +282,7 @@ impl World {
                     process.answered = key.1;
                 }
                 if key.0 == 4 {
-                    self.last_ending.insert(by.place(), (Ending::Code(10), true));
+                    self.said_write.insert(by);
                 }
                 self.put(Input::Said { by, report: report(by, key) });
             }
@@ -448,9 +452,10 @@ impl World {
     }
 
     fn note_failure(&mut self, place: Slot, how: Option<Ending>) {
-        let reported_write = matches!(self.last_ending.remove(&place), Some((_, true)));
-        if let Some(how) = how {
-            self.last_ending.insert(place, (how, reported_write));
+        self.last_ending.remove(&place);
+        if let (Some(how), Some(generation)) = (how, self.generations.get(&place)) {
+            let who = Instance { role: place.role, slot: place.slot, generation: *generation };
+            self.last_ending.insert(place, (how, self.said_write.contains(&who)));
         }
         self.crashes.entry(place).or_default().push(self.now_ns);
     }

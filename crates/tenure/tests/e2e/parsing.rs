@@ -1,6 +1,7 @@
 //! Framing and parsing: what is a line, a word, a number, a name, and what is answered to everything else.
 
 use testing::client::readable;
+use testing::process::wait_until;
 
 use super::{server, tubes};
 
@@ -381,30 +382,30 @@ fn two_commands_may_come_in_one_packet() {
     server().check("use a\r\nuse b\r\n", "USING a\r\nUSING b\r\n");
 }
 
-/// Commands of every kind and the answers to them, on a fresh server.
+/// Commands of every kind and the answers to them, with `#1` for the id of the first job, and so on.
 const SCRIPT: &[(&str, &str)] = &[
     ("use work\r\n", "USING work\r\n"),
-    ("put 5 0 60 5\r\nhello\r\n", "INSERTED 1\r\n"),
-    ("put 1 0 60 12\r\nput 0 0 0 1\r\r\n", "INSERTED 2\r\n"),
-    ("put 3 9999 60 0\r\n\r\n", "INSERTED 3\r\n"),
+    ("put 5 0 60 5\r\nhello\r\n", "INSERTED #1\r\n"),
+    ("put 1 0 60 12\r\nput 0 0 0 1\r\r\n", "INSERTED #2\r\n"),
+    ("put 3 9999 60 0\r\n\r\n", "INSERTED #3\r\n"),
     ("put 0 0 60 3\r\nabcXY\r\n", "EXPECTED_CRLF\r\nUNKNOWN_COMMAND\r\n"),
     ("watch work\r\n", "WATCHING 2\r\n"),
     ("ignore default\r\n", "WATCHING 1\r\n"),
     ("ignore work\r\n", "NOT_IGNORED\r\n"),
-    ("reserve\r\n", "RESERVED 2 12\r\nput 0 0 0 1\r\r\n"),
-    ("reserve-with-timeout 0\r\n", "RESERVED 1 5\r\nhello\r\n"),
+    ("reserve\r\n", "RESERVED #2 12\r\nput 0 0 0 1\r\r\n"),
+    ("reserve-with-timeout 0\r\n", "RESERVED #1 5\r\nhello\r\n"),
     ("reserve-with-timeout 0\r\n", "TIMED_OUT\r\n"),
-    ("bury 2 7\r\n", "BURIED\r\n"),
-    ("touch 1\r\n", "TOUCHED\r\n"),
-    ("release 1 9 0\r\n", "RELEASED\r\n"),
-    ("peek-ready\r\n", "FOUND 1 5\r\nhello\r\n"),
-    ("peek-delayed\r\n", "FOUND 3 0\r\n\r\n"),
-    ("peek-buried\r\n", "FOUND 2 12\r\nput 0 0 0 1\r\r\n"),
-    ("peek 99\r\n", "NOT_FOUND\r\n"),
+    ("bury #2 7\r\n", "BURIED\r\n"),
+    ("touch #1\r\n", "TOUCHED\r\n"),
+    ("release #1 9 0\r\n", "RELEASED\r\n"),
+    ("peek-ready\r\n", "FOUND #1 5\r\nhello\r\n"),
+    ("peek-delayed\r\n", "FOUND #3 0\r\n\r\n"),
+    ("peek-buried\r\n", "FOUND #2 12\r\nput 0 0 0 1\r\r\n"),
+    ("peek 99999999\r\n", "NOT_FOUND\r\n"),
     ("kick 10\r\n", "KICKED 1\r\n"),
-    ("kick-job 3\r\n", "KICKED\r\n"),
-    ("reserve-job 3\r\n", "RESERVED 3 0\r\n\r\n"),
-    ("delete 3\r\n", "DELETED\r\n"),
+    ("kick-job #3\r\n", "KICKED\r\n"),
+    ("reserve-job #3\r\n", "RESERVED #3 0\r\n\r\n"),
+    ("delete #3\r\n", "DELETED\r\n"),
     ("list-tubes-watched\r\n", "OK 11\r\n---\n- work\n\r\n"),
     ("list-tubes\r\n", "OK 21\r\n---\n- default\n- work\n\r\n"),
     ("list-tube-used\r\n", "USING work\r\n"),
@@ -412,20 +413,30 @@ const SCRIPT: &[(&str, &str)] = &[
     ("stats-tube nowhere\r\n", "NOT_FOUND\r\n"),
     ("foo\r\n", "UNKNOWN_COMMAND\r\n"),
     ("put 1 2 3 x\r\n", "BAD_FORMAT\r\n"),
+    // Leaves nothing behind.
+    ("delete #1\r\ndelete #2\r\n", "DELETED\r\nDELETED\r\n"),
 ];
 
-#[track_caller]
-fn script() -> (Vec<u8>, Vec<u8>) {
-    let input: String = SCRIPT.iter().map(|(input, _)| *input).collect();
-    let output: String = SCRIPT.iter().map(|(_, output)| *output).collect();
-    (input.into_bytes(), output.into_bytes())
+/// The script as it is sent, and as it must be answered, after `before` jobs were put.
+fn script(before: usize) -> Vec<(String, String)> {
+    let with_ids = |text: &str| {
+        (1..=3)
+            .fold(text.to_owned(), |text, number| text.replace(&format!("#{number}"), &(before + number).to_string()))
+    };
+    SCRIPT.iter().map(|(input, output)| (with_ids(input), with_ids(output))).collect()
+}
+
+/// As [`script`], in one piece.
+fn whole_script(before: usize) -> (Vec<u8>, String) {
+    let (input, output): (Vec<String>, Vec<String>) = script(before).into_iter().unzip();
+    (input.concat().into_bytes(), readable(output.concat().as_bytes()))
 }
 
 #[test]
 fn the_script_is_answered_command_by_command() {
     let server = server();
     let mut client = server.connect();
-    for (input, output) in SCRIPT {
+    for (input, output) in script(0) {
         client.check(input, output);
     }
     client.half_close();
@@ -434,37 +445,42 @@ fn the_script_is_answered_command_by_command() {
 
 #[test]
 fn the_script_is_answered_alike_in_one_packet() {
-    let (input, output) = script();
-    server().check(input, output);
+    let (input, output) = whole_script(0);
+    assert_eq!(readable(&server().play(input)), output);
 }
 
 #[test]
 fn the_script_is_answered_alike_byte_by_byte() {
-    let (input, output) = script();
+    let (input, output) = whole_script(0);
     let server = server();
     let mut client = server.connect();
     for byte in input {
         client.send([byte]);
     }
     client.half_close();
-    let got = client.rest();
-    assert_eq!(readable(&got), readable(&output));
+    assert_eq!(readable(&client.rest()), output);
 }
 
 #[test]
 fn the_script_is_answered_alike_when_split_at_every_byte() {
-    let (input, output) = script();
-    for at in 1..input.len() {
-        // Ids begin at 1, so each split has a server of its own.
-        let server = server();
+    let server = server();
+    let mut witness = server.connect();
+    for round in 0.. {
+        // Each round puts three jobs.
+        let (input, output) = whole_script(3 * round);
+        let at = round + 1;
+        if at >= input.len() {
+            break;
+        }
         let mut client = server.connect();
         client.send(&input[..at]);
         // Another connection is served in between, so the first part has been read before the second is sent.
-        server.check("list-tube-used\r\n", "USING default\r\n");
+        witness.check("list-tube-used\r\n", "USING default\r\n");
         client.send(&input[at..]);
         client.half_close();
-        let got = client.rest();
-        assert_eq!(readable(&got), readable(&output), "split at {at}");
+        assert_eq!(readable(&client.rest()), output, "split at {at}");
+        // The tube of the script goes with its connection.
+        wait_until("the connection is gone", || witness.stat("stats", "current-connections") == "1");
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use testing::client::{Client, readable};
 use testing::process::{Folder, Server, wait_until};
 
-use super::{LATE_MAX, server, tubes};
+use super::{server, tubes};
 
 /// More than this much memory for one client that misbehaves is a leak: 256 KiB of output and one job are allowed to
 /// a session, and an allocator keeps something for later.
@@ -24,12 +24,16 @@ fn assert_idle(server: &Server, what: &str) {
     assert!(used < 0.2, "{what}: {:.0} % CPU", used * 100.0);
 }
 
-/// Checks that a client of its own is served at once.
+/// How long another client may be kept waiting by one that misbehaves. No promise to users: it tells a server that
+/// goes on from one that is stuck.
+const SERVED_MAX: Duration = Duration::from_secs(10);
+
+/// Checks that a client of its own is served.
 #[track_caller]
 fn assert_serves(server: &Server) {
     let start = Instant::now();
     server.check("list-tube-used\r\n", "USING default\r\n");
-    assert!(start.elapsed() < LATE_MAX, "{:?}", start.elapsed());
+    assert!(start.elapsed() < SERVED_MAX, "{:?}", start.elapsed());
 }
 
 #[test]

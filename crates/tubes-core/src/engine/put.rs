@@ -8,10 +8,13 @@ use crate::session::SessionId;
 use tubes_protocol::{Reply, State};
 
 impl Engine {
-    /// A put whose body was refused by its form (`JOB_TOO_BIG`, `EXPECTED_CRLF`): it counts, but makes no job.
-    pub fn count_refused_put(&mut self, session: SessionId) {
+    /// A put that was refused by its form (`JOB_TOO_BIG`, `EXPECTED_CRLF`): it counts, but makes no job. Only one whose
+    /// body was taken in makes its client a producer.
+    pub fn count_refused_put(&mut self, session: SessionId, is_producer: bool) {
         self.counts.put += 1;
-        self.mark_producer(session.0);
+        if is_producer {
+            self.mark_producer(session.0);
+        }
     }
 
     pub(super) fn put<J: Journal, O: Outbox>(

@@ -6,7 +6,7 @@ use crate::job::Job;
 use crate::journal::{JobRecord, LoggedState, Placement, Replay, StateFields, Superseded};
 use crate::planted::{self, Bug};
 use crate::ready::{ReadyKey, ReadyQueue};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use tubes_protocol::State;
 
 impl Replay for Engine {
@@ -109,12 +109,20 @@ impl Engine {
                     if planted::is(Bug::BuryOrderLost) {
                         job.key = u64::MAX / 2 - job.id;
                     }
-                    recovered.buried.push((job.key, place));
+                    recovered.buried.push((job.key, job.id, place));
                 }
                 State::Reserved => unreachable!("a log knows no reserved job"),
             }
         }
-        for (at, recovered) in by_tube {
+        for (at, mut recovered) in by_tube {
+            // A log that was repaired may lack the record that freed a place which was then given again.
+            recovered.buried.sort_unstable();
+            let mut last_order = 0;
+            for (order, _, place) in &mut recovered.buried {
+                *order = (*order).max(last_order + 1);
+                last_order = *order;
+                self.jobs[*place].key = *order;
+            }
             let tube = &mut self.tubes[at];
             self.queued.ready += recovered.ready.len() as u64;
             self.queued.urgent += recovered.urgent_count;
@@ -123,9 +131,8 @@ impl Engine {
             tube.urgent_count = recovered.urgent_count;
             tube.ready = ReadyQueue::from_iter(recovered.ready);
             tube.delayed = BTreeSet::from_iter(recovered.delayed);
-            tube.buried = BTreeMap::from_iter(recovered.buried);
-            let last_buried = tube.buried.last_key_value().map_or(0, |(order, _)| *order);
-            self.next_bury_order = self.next_bury_order.max(last_buried + 1);
+            tube.buried = recovered.buried.into_iter().map(|(order, _, place)| (order, place)).collect();
+            self.next_bury_order = self.next_bury_order.max(last_order + 1);
             self.arm_delay(at);
         }
         let tubes: Vec<u32> = self.tubes_by_creation.values().copied().collect();
@@ -150,7 +157,7 @@ struct Recovered {
     ready: Vec<ReadyKey>,
     urgent_count: u64,
     delayed: Vec<(u64, u64, u32)>,
-    buried: Vec<(u64, u32)>,
+    buried: Vec<(u64, u64, u32)>,
 }
 
 fn set_fields(job: &mut Job, fields: &StateFields) {

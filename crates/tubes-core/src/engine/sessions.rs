@@ -32,6 +32,11 @@ impl Engine {
         }
     }
 
+    /// The server stops: a waiting reserve ends without an answer.
+    pub fn cancel_wait(&mut self, session: SessionId) {
+        self.end_wait(session.0);
+    }
+
     /// The session will send nothing more, but has not taken all its replies yet: its jobs are ready again at once.
     ///
     /// # Panics

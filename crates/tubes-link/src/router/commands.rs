@@ -33,12 +33,16 @@ impl Router {
     }
 
     /// Takes something that the frontend answers itself, in its place.
-    pub fn local(&mut self, id: ClientId, reply: &Reply<'_>, is_refused_put: bool, wires: &mut impl Wires) {
-        if is_refused_put {
-            self.counts.put += 1;
+    pub fn local(&mut self, id: ClientId, reply: &Reply<'_>, wires: &mut impl Wires) {
+        self.answer(id, reply, wires);
+    }
+
+    /// A put was refused by its form: it counts, and may make its client a producer.
+    pub fn count_refused_put(&mut self, id: ClientId, is_producer: bool) {
+        self.counts.put += 1;
+        if is_producer {
             self.mark_producer(id);
         }
-        self.answer(id, reply, wires);
     }
 
     /// The client will send nothing more: a waiting reserve ends.

@@ -233,7 +233,7 @@ impl Router {
             // The owner has been away for too long.
             client.stalled = None;
             self.stalled.remove(&id);
-            self.local(id, &Reply::InternalError, false, wires);
+            self.local(id, &Reply::InternalError, wires);
             wires.wake(id);
             return;
         }
