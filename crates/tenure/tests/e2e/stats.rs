@@ -189,10 +189,13 @@ fn connections_are_counted_while_they_are_open() {
 }
 
 #[test]
-fn a_refused_put_makes_a_producer_and_a_timed_out_reserve_a_worker() {
+fn a_put_that_was_read_makes_a_producer_and_a_timed_out_reserve_a_worker() {
     let server = super::tubes().with(["-z", "3"]).start();
     let mut client = server.connect();
+    // As in the original, one over the limit is not read.
     client.check("put 0 0 1 4\r\nabcd\r\nreserve-with-timeout 0\r\n", "JOB_TOO_BIG\r\nTIMED_OUT\r\n");
+    client.check_stats("stats", &[("current-producers", "0"), ("current-workers", "1")]);
+    client.check("put 0 0 1 2\r\nabcd", "EXPECTED_CRLF\r\n");
     client.check_stats("stats", &[("current-producers", "1"), ("current-workers", "1")]);
 }
 

@@ -3,7 +3,7 @@
 use super::{Engine, QueuedCounts, Timer};
 use crate::ready::ReadyKey;
 use crate::session::WaitKind;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use tubes_protocol::State;
 
 impl Engine {
@@ -78,7 +78,7 @@ impl Engine {
         let mut waiting = 0;
         let mut considering = 0;
         for (at, session) in self.sessions.iter() {
-            let distinct: HashSet<u32> = session.watched.iter().copied().collect();
+            let distinct: BTreeSet<u32> = session.watched.iter().copied().collect();
             assert_eq!(distinct.len(), session.watched.len(), "a tube is watched twice");
             assert!(session.is_remote || !session.watched.is_empty(), "a session watches nothing");
             assert!(session.timer <= session.next_due(), "a session's timer is late");
