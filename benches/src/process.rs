@@ -120,7 +120,7 @@ impl Server {
         for _ in 0..PORTS_TRIED_MAX {
             match Self::start_once(command, folder, cores) {
                 Ok(server) => return Ok(server),
-                Err(error) if error.to_string().to_lowercase().contains("address") => last = Some(error),
+                Err(error) if error.to_string().to_lowercase().contains("in use") => last = Some(error),
                 Err(error) => return Err(error),
             }
         }

@@ -3,6 +3,7 @@
 //! Owns: names, order, lanes and limits. To add a phase, add a row: order matters within a lane, and a phase needs only
 //! phases above it. What a phase does stands in a module of its own unless it is one call.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
@@ -25,6 +26,15 @@ pub(crate) fn table() -> Vec<Phase> {
         row("simulation", Run, &["build"], 40, simulation, "20,000 seeds of simulated faults break no promise"),
         row("tests", Run, &["programs", "build"], 30, tests, "unit tests, and end to end over real sockets"),
         row("clients", Run, &["programs", "build"], 40, clients, "foreign clients do a full life cycle"),
+        row("kills", Run, &["build"], 40, kills, "1,500 kills of a real server lose, double and reorder nothing"),
+        row(
+            "faults",
+            Run,
+            &["programs", "build"],
+            30,
+            faults,
+            "failing system calls of a real server break no promise",
+        ),
         row("demo", Run, &["build"], 10, demo, "the demo loses and doubles nothing, at a small size"),
         row("xtask", Build, &[], 20, own_tests, "the checks themselves: each finds a planted violation"),
         row("clippy", Build, &[], 20, clippy, "no warning from the compiler or clippy in any target"),
@@ -63,7 +73,7 @@ fn pure_crates(step: &Step<'_>) -> anyhow::Result<String> {
 }
 
 /// Features that only tests may turn on.
-const TEST_FEATURES: &[&str] = &["planted-bugs"];
+const TEST_FEATURES: &[&str] = &["planted-bugs", "trace"];
 
 fn shipped(step: &Step<'_>) -> anyhow::Result<String> {
     let mut tree = cargo::command(step);
@@ -94,6 +104,10 @@ fn report(step: &Step<'_>, found: &[String]) -> anyhow::Result<()> {
 
 fn build(step: &Step<'_>) -> anyhow::Result<String> {
     let all = ["--locked", "--workspace", "--exclude", "xtask", "--profile", PROFILE];
+    // First the server that tells the history checker in which order it decided; then the one that users get, in the
+    // same place, so the first is put aside. They differ in two crates only.
+    step.run(cargo::command(step).arg("build").args(all).args(["--bin", "tenure", "--features", "tenure/trace"]))?;
+    std::fs::copy(step.target.join(PROFILE).join("tenure"), traced(step)).context("failed to put the server aside")?;
     // Programs too, where phases look for them; `test` alone builds only those that a test of their package runs.
     step.run(cargo::command(step).arg("build").args(all))?;
     step.run(cargo::command(step).args(["test", "--no-run"]).args(all))?;
@@ -132,13 +146,35 @@ fn replay(step: &Step<'_>) -> anyhow::Result<String> {
 fn planted(step: &Step<'_>) -> anyhow::Result<String> {
     let features = "testing/planted-bugs,tubes-store/planted-bugs";
     let packages = ["--package", "testing", "--package", "tubes-store", "--test", "planted"];
-    let said = cargo::test(step, &[&packages[..], &["--profile", PROFILE, "--features", features]].concat())?;
-    Ok(said)
+    cargo::test(step, &[&packages[..], &["--profile", PROFILE, "--features", features]].concat())
 }
 
 fn demo(step: &Step<'_>) -> anyhow::Result<String> {
     step.run(built(step, "tenure").args(["demo", "--jobs", "20000"]))?;
     Ok("20,000 jobs".into())
+}
+
+/// Cycles of the kill loop; the floor of the merge check.
+const KILLS: &str = "1500";
+
+fn kills(step: &Step<'_>) -> anyhow::Result<String> {
+    let seed = ["--threads", "2", "--seed", "1"];
+    let said = step.capture(built(step, "kill_loop").arg(traced(step)).args(["--cycles", KILLS]).args(seed))?;
+    step.log(&said);
+    Ok(said.lines().last().unwrap_or_default().to_owned())
+}
+
+fn faults(step: &Step<'_>) -> anyhow::Result<String> {
+    let mut matrix = built(step, "fault_matrix");
+    matrix.arg(step.target.join(PROFILE).join("tenure")).env("PATH", tools::search_path(step.target)?);
+    let said = step.capture(&mut matrix)?;
+    step.log(&said);
+    Ok(said.lines().last().unwrap_or_default().to_owned())
+}
+
+/// The server built with the feature `trace`.
+fn traced(step: &Step<'_>) -> PathBuf {
+    step.target.join("check").join("tenure-trace")
 }
 
 /// A program of the phase `build`.

@@ -18,8 +18,9 @@ use crate::workload::{Mix, Workload};
 
 /// Connections that play the script in turn, one batch each.
 const PLAYERS: usize = 16;
-/// Commands of the shorter script: whole turns of all players at depth 1 and 16.
-const COMMANDS: u64 = 12_288;
+/// Commands of the shorter script: whole turns of all players at depth 1 and 16, and so many that the growth of a table
+/// in the middle is shared by all.
+const COMMANDS: u64 = 49_152;
 const IDLE_CONNECTIONS: usize = 10_000;
 const IDLE_TUBES: usize = 100_000;
 /// The original walks all tubes at every step; with 100,000 it would not end.

@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod disk;
+pub mod fuzz;
 pub mod history;
 pub mod model;
 pub mod process;

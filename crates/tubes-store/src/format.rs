@@ -183,6 +183,9 @@ pub enum Record<'a> {
     },
 }
 
+/// Largest id, or counter of ids, that a record can carry: nobody has ever given so many.
+pub(crate) const ID_MAX: u64 = u64::MAX / 2;
+
 /// A record whose checksum and generation are right; its sequence is for the reader to judge.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame<'a> {
@@ -232,6 +235,10 @@ impl<'a> Frame<'a> {
     #[inline]
     pub(crate) fn record(&self) -> Option<Record<'a>> {
         let payload = self.payload;
+        // Every kind begins with an id or the counter of ids; one that could not be counted on from is no number of ours.
+        if payload.len() < ID_PAYLOAD_BYTES || u64_at(payload, 0) > ID_MAX {
+            return None;
+        }
         match self.kind {
             KIND_JOB => decode_job(payload).map(Record::Job),
             KIND_STATE if payload.len() == STATE_PAYLOAD_BYTES => Some(Record::State {

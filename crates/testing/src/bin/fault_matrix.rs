@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         return ExitCode::from(5);
     };
     let begin = Instant::now();
-    let rows: &[(&str, fn(&Path) -> Outcome)] = &[
+    let rows: &[Row] = &[
         ("EIO at fdatasync", sync_error),
         ("EIO at pwrite64", |executable| write_error(executable, "EIO", 5)),
         ("ENOSPC at a write into allocated space", |executable| write_error(executable, "ENOSPC", 28)),
@@ -73,6 +73,9 @@ fn main() -> ExitCode {
     println!("{} rows, {failed} failed, {:.0} s", rows.len(), begin.elapsed().as_secs_f64());
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
+
+/// A row of the table: its name and what plays it.
+type Row = (&'static str, fn(&Path) -> Outcome);
 
 /// What a row has shown, or what went wrong.
 type Outcome = Result<String, String>;
