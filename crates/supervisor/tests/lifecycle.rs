@@ -62,3 +62,130 @@ fn a_killed_frontend_comes_back_and_serves() {
     // The gauge of the dead frontend's clients was cleared.
     assert_eq!(client.ask("stats"), "clients 1 draining false");
 }
+
+/// S6, S25, S34: no process that is born during a drain, or after it, accepts a job.
+#[test]
+fn a_drain_outlasts_restarts_of_owners_and_frontends() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["restart-limit=1000", "restart-delay-ms=10"]);
+    assert!(server.client().ask("put 0").starts_with("ok"));
+    // Into the middle of two restarts, and twice.
+    server.handle(owner(0)).signal(Signal::KILL);
+    server.handle(frontend(0)).signal(Signal::KILL);
+    server.signal(Signal::USR1);
+    server.signal(Signal::USR1);
+    common::until("the drain is done", || server.try_status().filter(|status| status.drained));
+    for generation in 2..6 {
+        for slot in [owner(0), owner(1), frontend(0), frontend(1)] {
+            server.until_ready(slot, generation);
+        }
+        let mut client = server.client();
+        for line in ["put 0", "put 1"] {
+            // A frontend may not have met the next owner yet.
+            let is_clear = |answer: &String| !["unavailable", "unknown", ""].contains(&answer.as_str());
+            let answer = common::until("an owner's answer", || Some(client.ask(line)).filter(is_clear));
+            assert_eq!(answer, "draining");
+        }
+        assert!(client.ask("stats").ends_with("draining true"));
+        for slot in [owner(0), owner(1), frontend(0), frontend(1)] {
+            server.handle(slot).signal(Signal::KILL);
+        }
+    }
+    assert!(server.status().drained);
+    for line in folder.events() {
+        let is_later = ["owner", "frontend"].iter().any(|role| line.starts_with(role)) && !line.contains(" 1 ");
+        assert!(!is_later || !line.ends_with("started") || line.contains(" 2 "), "{line}");
+    }
+}
+
+/// S26: a stop ends frontends before owners, takes no longer than its processes, and leaves nothing.
+#[test]
+fn a_stop_ends_frontends_before_owners_and_leaves_nothing() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let folder = Folder::new();
+        let server = Server::start(&folder, &[]);
+        let processes = server.processes();
+        server.signal(signal);
+        let (status, said) = server.wait();
+        assert!(status.success(), "{said}");
+        assert!(processes.iter().all(|process| process.ends_within(std::time::Duration::ZERO)));
+        let stops: Vec<String> = folder.events().into_iter().filter(|line| line.ends_with("stopped")).collect();
+        assert_eq!(stops.len(), 4, "{stops:?}");
+        assert!(stops[..2].iter().all(|line| line.starts_with("frontend")), "{stops:?}");
+        assert!(!folder.0.join("status").exists());
+    }
+}
+
+/// S26: the signals that a service manager or a terminal sends to every process of the server do it no harm.
+#[test]
+fn a_signal_to_the_whole_group_is_the_supervisors_affair() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    for process in server.processes() {
+        process.signal(Signal::TERM);
+        process.signal(Signal::INT);
+        process.signal(Signal::USR1);
+    }
+    server.signal(Signal::TERM);
+    let (status, said) = server.wait();
+    assert!(status.success(), "{said}");
+    assert_eq!(folder.events().iter().filter(|line| line.ends_with("stopped")).count(), 4);
+}
+
+/// S26: processes that do not end are killed at the deadline.
+#[test]
+fn a_stop_has_an_end_even_if_processes_do_not_obey() {
+    let folder = Folder::new();
+    folder.habit(frontend(0), "stubborn");
+    folder.habit(owner(1), "stubborn");
+    let server = Server::start(&folder, &[]);
+    let processes = server.processes();
+    let start = std::time::Instant::now();
+    server.signal(Signal::TERM);
+    let (status, said) = server.wait();
+    // 10 s and what a busy machine adds; not before, as the processes could still have obeyed.
+    assert!((9.9..30.0).contains(&start.elapsed().as_secs_f64()), "{:?}", start.elapsed());
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("owner 1 did not stop in order"), "{said}");
+    assert!(processes.iter().all(|process| process.ends_within(std::time::Duration::ZERO)));
+}
+
+/// S37: what is asked on the status socket is answered to its owner only, in both forms, and nonsense does no harm.
+#[test]
+fn status_and_metrics_are_served_to_the_account_of_the_server() {
+    use std::io::{Read, Write};
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let path = folder.0.join("status");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let ask = |request: &[u8]| {
+        let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        stream.write_all(request).unwrap();
+        let mut answer = String::new();
+        // What was not read when the answer was given resets the connection after it.
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    assert!(ask(b"metrics\n").contains("\ntenure_process_ready{role=\"frontend\",slot=\"1\"} 1\n"));
+    assert!(ask(b"nonsense\n").starts_with("refused: "));
+    assert!(ask(&[0xff; 64]).starts_with("refused: "));
+    assert!(ask(b"restart-slot owner 99\n").starts_with("refused: there is no owner 99"));
+    // Whoever connects and says nothing holds up nobody.
+    let _silent: Vec<_> = (0..40).map(|_| std::os::unix::net::UnixStream::connect(&path).unwrap()).collect();
+    let status = server.status();
+    assert_eq!(status.pid, server.child.id());
+    assert_eq!(status.processes.len(), 4);
+    assert!(status.processes.iter().all(|process| process.generation == 1 && process.pid.is_some()));
+}
+
+/// S5: a status socket in a folder that others can write to is refused.
+#[test]
+fn a_folder_that_others_can_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let (status, said) = Server::spawn(&folder, &[]).wait();
+    assert_eq!(status.code(), Some(10), "{said}");
+    assert!(said.contains("other accounts may write to it"), "{said}");
+}

@@ -110,24 +110,6 @@ impl Outputs {
         self.slots[session.0 as usize].waits = true;
     }
 
-    /// The session can go on with what it sent.
-    pub(crate) fn wake(&mut self, session: SessionId) {
-        self.slots[session.0 as usize].waits = false;
-        self.woken.push(session.0);
-    }
-
-    /// Queues bytes that are encoded already.
-    pub(crate) fn push(&mut self, session: SessionId, bytes: &[u8]) {
-        self.add(session, |out| out.extend_from_slice(bytes));
-    }
-
-    /// Queues the figures of a whole server, to which those of the machine are added.
-    pub(crate) fn whole_stats(&mut self, session: SessionId, mut stats: ServerStats) {
-        self.figures.name(&mut stats);
-        stats.binlog_max_size = self.log.segment_bytes;
-        self.add(session, |out| Reply::ServerStats(&stats).encode(out));
-    }
-
     /// The end of the turn sends what may be sent to the session.
     pub(crate) fn mark_dirty(&mut self, session: SessionId) {
         self.slots[session.0 as usize].mark(session.0, &mut self.dirty);
@@ -262,6 +244,28 @@ impl Outputs {
         write(&mut slot.bytes);
         slot.turn_replies += 1;
         slot.mark(session.0, &mut self.dirty);
+    }
+}
+
+/// What a frontend needs, whose replies are made elsewhere.
+#[cfg(target_os = "linux")]
+impl Outputs {
+    /// The session can go on with what it sent.
+    pub(crate) fn wake(&mut self, session: SessionId) {
+        self.slots[session.0 as usize].waits = false;
+        self.woken.push(session.0);
+    }
+
+    /// Queues bytes that are encoded already.
+    pub(crate) fn push(&mut self, session: SessionId, bytes: &[u8]) {
+        self.add(session, |out| out.extend_from_slice(bytes));
+    }
+
+    /// Queues the figures of a whole server, to which those of the machine are added.
+    pub(crate) fn whole_stats(&mut self, session: SessionId, mut stats: ServerStats) {
+        self.figures.name(&mut stats);
+        stats.binlog_max_size = self.log.segment_bytes;
+        self.add(session, |out| Reply::ServerStats(&stats).encode(out));
     }
 }
 
