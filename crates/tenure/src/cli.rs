@@ -86,7 +86,7 @@ enum TubesTool {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
-    /// Copy DIR, then save every valid record of a damaged log and list what was dropped
+    /// Save every valid record of a damaged log into a fresh one, keep the old, and list what was dropped
     Repair {
         /// The data directory
         #[arg(value_name = "DIR")]

@@ -51,14 +51,14 @@ pub(crate) fn check(directory: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Copies the directory, then saves every valid record of a damaged log and lists what was dropped.
+/// Saves every valid record of a damaged log into a fresh one beside it, and lists what was dropped.
 pub(crate) fn repair(directory: &Path) -> Result<(), Failure> {
     for slot in repair::repair_directory(directory, &present())? {
         let Some(copy) = &slot.copy else {
             println!("slot {}: in order, nothing was changed", slot.slot);
             continue;
         };
-        println!("slot {}: the directory as it was lies in {copy}", slot.slot);
+        println!("slot {}: the log as it was lies in {copy}", slot.slot);
         if let Some(damage) = &slot.damage {
             println!("slot {}: {damage}", slot.slot);
         }

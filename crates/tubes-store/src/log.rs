@@ -513,10 +513,11 @@ impl<V: Vfs> Log<V> {
         self.room = fresh_room(spare.bytes);
         self.segments.push(Segment::new(number, spare.bytes));
         let offset = SEGMENT_HEADER_BYTES as u64;
+        let (file, spare) = spare.into_parts();
         self.chunks.push_back(Chunk {
-            file: spare.file,
+            file,
             name: segment_name(number),
-            begin: Some(Begin { spare: spare.name, header: Box::new(header.encode()) }),
+            begin: Some(Begin { spare, header: Box::new(header.encode()) }),
             offset,
             bytes: Vec::new(),
             first_sequence: self.next_sequence,

@@ -542,7 +542,7 @@ fn adopt_spares<V: Vfs>(vfs: &V, names: &[String], segment_bytes: u64) -> Result
         let name = format!("{SPARE_PREFIX}{number}");
         let file = vfs.open(&name, Access::ReadWrite).map_err(|source| io_error(vfs, &name, "open", source))?;
         if is_clean(&file, segment_bytes).map_err(|source| io_error(vfs, &name, "read", source))? {
-            spares.push(Spare { name, file, bytes: segment_bytes });
+            spares.push(Spare::new(name, file, segment_bytes));
         } else {
             drop(file);
             vfs.remove(&name).map_err(|source| io_error(vfs, &name, "remove", source))?;

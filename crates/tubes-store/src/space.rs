@@ -15,7 +15,7 @@ use std::io;
 use crate::format::{CLOSE_RECORD_BYTES, DELETE_RECORD_BYTES, SEGMENT_HEADER_BYTES, STATE_RECORD_BYTES};
 use crate::recover::Recovered;
 use crate::segment::{SPARE_PREFIX, fresh_room};
-use crate::vfs::{Vfs, VfsFile};
+use crate::vfs::{Access, Vfs, VfsFile};
 
 /// What a free stretch may lose at its end to small records, in bytes.
 pub(crate) const END_WASTE_BYTES: u64 = STATE_RECORD_BYTES - 8;
@@ -30,8 +30,31 @@ const TRY_INTERVAL_NS: u64 = 100_000_000;
 #[derive(Debug)]
 pub(crate) struct Spare<F> {
     pub(crate) name: String,
-    pub(crate) file: F,
+    /// Open, if it is among the next to be used: many live jobs need many spares, and descriptors are few.
+    file: Option<F>,
     pub(crate) bytes: u64,
+}
+
+/// Spares that are held open.
+const OPEN_SPARES_MAX: usize = 4;
+
+impl<F: VfsFile> Spare<F> {
+    /// A file that has just been allocated or found.
+    pub(crate) fn new(name: String, file: F, bytes: u64) -> Self {
+        Spare { name, file: Some(file), bytes }
+    }
+
+    /// File and name of a spare that was taken or has just been allocated.
+    pub(crate) fn into_parts(self) -> (F, String) {
+        (self.file.expect("a spare is opened when it is taken"), self.name)
+    }
+
+    fn opened<V: Vfs<File = F>>(mut self, vfs: &V) -> io::Result<Self> {
+        if self.file.is_none() {
+            self.file = Some(vfs.open(&self.name, Access::ReadWrite)?);
+        }
+        Ok(self)
+    }
 }
 
 /// Bytes that small records are sure to get out of a free stretch.
@@ -62,9 +85,13 @@ pub(crate) struct Space<F> {
 impl<F: VfsFile> Space<F> {
     /// Takes over the spares that a recovery found.
     pub(crate) fn new(segment_bytes: u64, recovered: &mut Recovered<F>) -> Space<F> {
+        let mut spares: VecDeque<Spare<F>> = std::mem::take(&mut recovered.spares).into();
+        for spare in spares.iter_mut().skip(OPEN_SPARES_MAX) {
+            spare.file = None;
+        }
         Space {
             segment_bytes,
-            spares: std::mem::take(&mut recovered.spares).into(),
+            spares,
             large: None,
             next_spare: recovered.next_spare,
             reserved: 0,
@@ -255,7 +282,7 @@ impl<F: VfsFile> Space<F> {
             return Ok(large);
         }
         match self.spares.pop_front() {
-            Some(spare) if fresh_room(spare.bytes) >= bytes => Ok(spare),
+            Some(spare) if fresh_room(spare.bytes) >= bytes => spare.opened(vfs),
             _ => self.allocate(vfs, self.segment_bytes.max(large_segment_bytes(bytes))),
         }
     }
@@ -289,7 +316,12 @@ impl<F: VfsFile> Space<F> {
             return false;
         }
         match self.allocate(vfs, self.segment_bytes) {
-            Ok(spare) => self.spares.push_back(spare),
+            Ok(mut spare) => {
+                if self.spares.len() >= OPEN_SPARES_MAX {
+                    spare.file = None;
+                }
+                self.spares.push_back(spare);
+            }
             Err(_) => return false,
         }
         true
@@ -327,7 +359,7 @@ impl<F: VfsFile> Space<F> {
             Ok(file) => {
                 self.tries = TRIES_MAX;
                 self.last_error = None;
-                Ok(Spare { name, file, bytes })
+                Ok(Spare::new(name, file, bytes))
             }
             Err(error) => {
                 self.tries = self.tries.saturating_sub(1);

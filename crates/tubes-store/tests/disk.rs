@@ -68,3 +68,33 @@ fn every_segment_has_exactly_the_size_asked_for() {
         log.close(1_000).unwrap();
     }
 }
+
+/// Descriptors are few and clients want them: a backlog must not use them up (T24).
+#[test]
+fn space_set_aside_for_many_jobs_holds_few_descriptors() {
+    let folder = Folder::new();
+    let mut jobs = Jobs::default();
+    let open_here = || {
+        std::fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+            .filter(|target| target.starts_with(folder.path()))
+            .count()
+    };
+    for generation in [1, 2] {
+        let options = tubes_store::LogOptions { segment_bytes: 4_096, ..options(generation, SyncMode::Never) };
+        let (mut log, _) = Log::open(DiskVfs::open(folder.path()).unwrap(), options, &mut jobs).unwrap();
+        for id in 1..=2_000 {
+            let id = id + u64::from(generation) * 10_000;
+            assert!(put(&mut log, &mut jobs, id, b"t", b"body"));
+            settle(&mut log, id);
+        }
+        let spares = log.figures().spares;
+        assert!(spares > 50, "{spares} spares are a test of nothing");
+        assert!(open_here() < 16, "{} descriptors for {spares} spares", open_here());
+        for id in 1..=1_900 {
+            delete(&mut log, &mut jobs, id + u64::from(generation) * 10_000);
+            settle(&mut log, 100_000 + id);
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! Import of the original's files (tubes.md 3.9), written here by Debian's beanstalkd itself.
+//! Import of the original's files, written here by Debian's beanstalkd itself.
 
 mod common;
 
