@@ -473,4 +473,26 @@ fn texts_that_are_no_history() {
         assert!(History::parse("", trace).is_err(), "{trace:?}");
     }
     assert_eq!(History::parse("", "start 1 0\nreply 1 1").unwrap().starts, [(1, 0)]);
+    // Killed in the middle of a line, and started again.
+    let torn = History::parse("", "start 1 0\naccept 1 1 40000 5\nreply 1 1 1 1 5start 2 9\n").unwrap();
+    assert_eq!((torn.starts, torn.events[&1].len()), (vec![(1, 0), (2, 9)], 1));
+}
+
+#[test]
+fn two_unknown_commands_of_two_connections_may_have_come_in_either_order() {
+    let script = |first: &str, second: &str| {
+        format!(
+            "1 1 put 5 0 10 a -> INSERTED 1
+             2 2 reserve -> RESERVED 1 a
+             3 3 put 5 0 10 b -> INSERTED 2
+             4 1 {first} -> ??
+             4 2 {second} -> ??
+             kill 50
+             60 1 peek 1 -> FOUND 1 a
+             61 1 stats-job 1 -> OK ---|id: 1|tube: \"default\"|state: ready|pri: 7|delay: 0|ttr: 10|time-left: 0|file: \
+             1|reserves: 1|timeouts: 0|releases: 0|buries: 1|kicks: 1|"
+        )
+    };
+    honest(&script("kick 10", "bury 1 7"));
+    honest(&script("kick-job 1", "bury 1 7"));
 }

@@ -6,6 +6,7 @@
 //! after the other, asks what became of the commands that the last kill left open, lets several clients do what they
 //! like for some ms, and kills it with SIGKILL. In the end every id ever given is looked up, and the history checker
 //! judges the whole. Ends with 1 if it finds anything, leaving the history for study; otherwise nothing is left behind.
+//! `kill_loop --judge PATH` judges such a history again.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -35,8 +36,15 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let Some(arguments) = parse(std::env::args().skip(1)) else {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [judge, path] = words.as_slice()
+        && judge == "--judge"
+    {
+        return judge_again(path);
+    }
+    let Some(arguments) = parse(words.into_iter()) else {
         eprintln!("usage: kill_loop EXECUTABLE [--cycles N] [--threads N] [--seed N]");
+        eprintln!("       kill_loop --judge PATH");
         return ExitCode::from(5);
     };
     let begin = Instant::now();
@@ -74,6 +82,26 @@ fn main() -> ExitCode {
         is_fine = false;
     }
     if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Judges `path.clients` and `path.trace`.
+fn judge_again(path: &str) -> ExitCode {
+    let read =
+        |end: &str| std::fs::read_to_string(format!("{path}.{end}")).map_err(|error| format!("{path}.{end}: {error}"));
+    let judged = read("clients").and_then(|clients| {
+        let history = History::parse(&clients, &read("trace")?).map_err(|error| error.to_string())?;
+        Ok(check(&history))
+    });
+    match judged {
+        Ok(report) => {
+            println!("{report:#?}");
+            if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(what) => {
+            eprintln!("{what}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {

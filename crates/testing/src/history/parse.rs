@@ -144,8 +144,8 @@ impl History {
     ///
     /// # Errors
     ///
-    /// The first line that is not as the format wants it. A last line without its line end is none: the server was
-    /// killed while it wrote.
+    /// The first line that is not as the format wants it. A line without its line end is none: the server was killed
+    /// while it wrote.
     pub fn parse(clients: &str, trace: &str) -> Result<History, Malformed> {
         let mut history = History::default();
         for line in whole_lines(clients) {
@@ -153,7 +153,9 @@ impl History {
         }
         let mut accepted = BTreeMap::new();
         for line in whole_lines(trace) {
-            history.trace_line(line, &mut accepted)?;
+            // A server that was killed while it wrote has left half a line, and the next one goes on behind it.
+            let from = line.rfind("start ").unwrap_or(0);
+            history.trace_line(&line[from..], &mut accepted)?;
         }
         Ok(history)
     }

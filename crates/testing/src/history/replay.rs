@@ -14,7 +14,9 @@ use super::{Kind, LATE_NS_MAX, Report};
 
 const MS_NS: u64 = 1_000_000;
 /// After a restart a delay goes on by wall time, in whole ms: it may end a little earlier or later than it would have.
-const RECOVERED_DELAY_MS: u64 = 20;
+const RECOVERED_DELAY_MS: u64 = 3;
+/// Of so many delays that may be over or not, every combination is tried.
+const VAGUE_MAX: usize = 8;
 /// A turn's clock may be read a little before a command arrives in it.
 const EARLY_NS: u64 = 100 * MS_NS;
 
@@ -24,6 +26,7 @@ pub(super) fn check(history: &History, report: &mut Report) {
         report,
         model: Model::new(u32::MAX),
         now: Moment::default(),
+        started_ms: 0,
         unsettled: BTreeMap::new(),
         unknown_puts: BTreeMap::new(),
         tail: Vec::new(),
@@ -62,6 +65,8 @@ struct Replay<'a> {
     report: &'a mut Report,
     model: Model,
     now: Moment,
+    /// When the generation was started.
+    started_ms: u64,
     /// Jobs whose state nobody has asked for since the restart.
     unsettled: BTreeMap<u64, Vec<Candidate>>,
     /// Puts that may have had an effect, by the hash of their bodies: what they may have put.
@@ -87,6 +92,7 @@ impl Replay<'_> {
         for (place, (generation, start_ns)) in history.starts.iter().enumerate() {
             let events = &history.events[generation];
             self.now = Moment { boot_ns: *start_ns, wall_ms: *start_ns / MS_NS };
+            self.started_ms = self.now.wall_ms;
             let certain = events.iter().rposition(|event| self.is_answered(event)).map_or(0, |last| last + 1);
             for event in &events[..certain] {
                 self.event(event)?;
@@ -199,12 +205,21 @@ impl Replay<'_> {
             && let Some(before) = before
         {
             // A delay that was going on at a restart may be over already.
-            self.model = before;
-            for id in self.vague_now() {
-                self.model.end_delay(id);
+            self.model = before.clone();
+            let vague = self.vague_now();
+            for over in 1..1_usize << vague.len().min(VAGUE_MAX) {
+                self.model = before.clone();
+                for (place, id) in vague.iter().enumerate() {
+                    if over >> place & 1 == 1 {
+                        self.model.end_delay(*id);
+                    }
+                }
+                self.model.handle(self.now, session, &wire, &mut || admits);
+                expected = self.said(session);
+                if same(&expected, reply) {
+                    break;
+                }
             }
-            self.model.handle(self.now, session, &wire, &mut || admits);
-            expected = self.said(session);
         }
         if same(&expected, reply) {
             return Ok(());
@@ -338,9 +353,7 @@ impl Replay<'_> {
         {
             // An unknown put has had an effect.
             let mut candidates: Vec<Candidate> = puts.into_iter().map(Some).collect();
-            for perhaps in self.tail.clone() {
-                extend(&mut candidates, id, &perhaps);
-            }
+            extend_by_all(&mut candidates, id, &self.tail);
             self.unsettled.insert(id, candidates);
         }
         let Some(candidates) = self.unsettled.get_mut(&id) else { return Ok(false) };
@@ -363,7 +376,8 @@ impl Replay<'_> {
             }
             Some(Reply::Text(text)) => {
                 let shown = Shown::of(text);
-                let matching = candidates.iter().flatten().find(|job| shown.is(job)).cloned();
+                let now_ms = self.now.wall_ms;
+                let matching = candidates.iter().flatten().find(|job| shown.is(job, now_ms)).cloned();
                 let candidates = std::mem::take(candidates);
                 self.unsettled.remove(&id);
                 let Some(mut job) = matching else {
@@ -372,9 +386,12 @@ impl Replay<'_> {
                     return Ok(true);
                 };
                 if job.state.state == LoggedState::Delayed {
-                    let now_ms = self.now.wall_ms;
-                    self.vague.insert(id, self.now.boot_ns + shown.time_left_s * SECOND_NS);
-                    job.state.due_ms = now_ms + (shown.time_left_s + 1) * 1_000 + RECOVERED_DELAY_MS;
+                    // It began between the time it was asked for and the restart; the time left tells it by the second.
+                    let began_until_ms = self.started_ms + u64::from(job.state.delay_s) * 1_000;
+                    let from_ms = job.state.due_ms.max(now_ms + shown.time_left_s * 1_000);
+                    let until_ms = began_until_ms.min(now_ms + (shown.time_left_s + 1) * 1_000).max(from_ms);
+                    self.vague.insert(id, from_ms.saturating_sub(RECOVERED_DELAY_MS) * MS_NS);
+                    job.state.due_ms = until_ms + RECOVERED_DELAY_MS;
                 }
                 self.model.restore(self.now, id, &job, 0);
                 Ok(true)
@@ -403,9 +420,7 @@ impl Replay<'_> {
                 job.state.due_ms = due_ms + RECOVERED_DELAY_MS;
             }
             let mut candidates = vec![Some(job.clone())];
-            for perhaps in &tail {
-                extend(&mut candidates, id, perhaps);
-            }
+            extend_by_all(&mut candidates, id, &tail);
             if candidates.len() > 1 {
                 unsettled.insert(id, candidates);
             } else {
@@ -414,9 +429,7 @@ impl Replay<'_> {
         }
         for (id, candidates) in &mut unsettled {
             if !self.model.jobs().contains(*id) {
-                for perhaps in &tail {
-                    extend(candidates, *id, perhaps);
-                }
+                extend_by_all(candidates, *id, &tail);
             }
         }
         let next_id = self.model.next_id();
@@ -461,7 +474,7 @@ impl Replay<'_> {
                     state,
                     pri: *pri,
                     delay_s: *delay_s,
-                    due_ms: 0,
+                    due_ms: at_ms + u64::from(*delay_s) * 1_000,
                     bury_order: 0,
                     counters: Counters::default(),
                 };
@@ -506,6 +519,16 @@ fn decisions_of(events: &[Event]) -> impl Iterator<Item = (u64, u64)> {
         (Decision::Reply(number), Some(key)) => Some((key, number)),
         _ => None,
     })
+}
+
+/// Adds what each candidate may have become by any of the commands, in either order of two of them: nobody knows which
+/// of two connections came first.
+fn extend_by_all(candidates: &mut Vec<Candidate>, id: u64, tail: &[Perhaps]) {
+    for _ in 0..2 {
+        for perhaps in tail {
+            extend(candidates, id, perhaps);
+        }
+    }
 }
 
 /// Adds what each candidate may have become.
@@ -570,12 +593,14 @@ impl Shown {
         }
     }
 
-    fn is(&self, job: &ShadowJob) -> bool {
+    fn is(&self, job: &ShadowJob, now_ms: u64) -> bool {
         let fields = &job.state;
-        // A delay may be over by the time somebody asks.
         let fits = match fields.state {
             LoggedState::Ready => self.state == "ready",
-            LoggedState::Delayed => self.state == "delayed" || self.state == "ready",
+            // A delay may be over by the time somebody asks.
+            LoggedState::Delayed => {
+                self.state == "delayed" || self.state == "ready" && fields.due_ms <= now_ms + RECOVERED_DELAY_MS
+            }
             LoggedState::Buried => self.state == "buried",
         };
         let counters = [fields.counters.releases, fields.counters.buries, fields.counters.kicks];
