@@ -26,6 +26,10 @@ pub(crate) const UNSAFE_MODULES: &[UnsafeModule] = &[
         reason: "memory that processes share is mapped by a call that the type system cannot check",
     },
     UnsafeModule {
+        path: "crates/tenure/src/allocator.rs",
+        reason: "the allocator is told to give memory back through its C interface",
+    },
+    UnsafeModule {
         path: "crates/tubes-server/src/inherited.rs",
         reason: "socket activation hands descriptors down by number, which nothing in the type system owns",
     },

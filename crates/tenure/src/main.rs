@@ -1,5 +1,6 @@
 //! The program: command line, wiring, exit codes; nothing else.
 
+mod allocator;
 mod cli;
 mod demo;
 mod exit;
@@ -9,12 +10,8 @@ mod tubes;
 
 use std::process::ExitCode;
 
-/// Gives memory back to the system behind a backlog that has been consumed.
-#[cfg(target_os = "linux")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
+    tubes_server::give_memory_back_with(allocator::give_back);
     let arguments: Vec<_> = std::env::args_os().collect();
     if let Some(served) = arguments.get(1).and_then(|word| tubes_server::serve_role(word.to_str()?)) {
         // Started by the supervisor, which has read the command line.

@@ -21,6 +21,7 @@ mod inherited;
 #[cfg(target_os = "linux")]
 mod links;
 mod listen;
+mod memory;
 mod multi;
 mod options;
 mod outputs;
@@ -39,6 +40,7 @@ mod trace;
 
 pub use error::ServeError;
 pub use listen::Address;
+pub use memory::give_memory_back_with;
 pub use multi::{MultiOptions, serve_multi, serve_role};
 pub use options::{LogSettings, ServerOptions};
 pub use single::serve;

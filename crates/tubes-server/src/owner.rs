@@ -4,6 +4,7 @@ use crate::child_options::ChildOptions;
 use crate::clients::OTHERS;
 use crate::error::ServeError;
 use crate::links::{LinkEnd, LinkLost};
+use crate::memory::Backlog;
 use crate::pages::{self, Base};
 use crate::persistence::{self, Persistence};
 use crate::{clock, persistence::SlotLog};
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use supervisor::lock::{LOCK_WAIT, Lock};
 use supervisor::{Child, FailureCause, FromChild, Instance, Instruction, Pages, Role, Start, ToChild};
+use tubes_core::journal::Replay;
 use tubes_core::{Engine, EngineOptions, Now};
 use tubes_link::{Host, HostOut, Link, ToFrontend, ToOwner};
 use tubes_store::LogError;
@@ -47,6 +49,7 @@ struct Owner {
     persistence: Persistence,
     wires: Wires,
     base: Base,
+    backlog: Backlog,
     now: Now,
     usage_at: u64,
     scratch: Vec<u8>,
@@ -139,6 +142,7 @@ impl Owner {
             wires: Wires { links: (0..start.frontends).map(|_| None).collect(), pages: start.pages.clone() },
             pages: start.pages,
             base,
+            backlog: Backlog::default(),
             now,
             usage_at: 0,
             scratch: Vec::new(),
@@ -209,6 +213,7 @@ impl Owner {
                 self.lose(frontend, &lost);
             }
         }
+        self.backlog.turn(self.engine.live_jobs());
         Ok(compaction_left)
     }
 

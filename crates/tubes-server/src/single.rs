@@ -4,6 +4,7 @@ use crate::clients::{Backend, Clients, OTHERS};
 use crate::error::ServeError;
 use crate::figures::ProcessFigures;
 use crate::listen::{self, Opened, OwnSocket};
+use crate::memory::Backlog;
 use crate::options::ServerOptions;
 use crate::outputs::Outputs;
 use crate::persistence::{self, Persistence};
@@ -13,6 +14,7 @@ use mio::{Events, Interest, Poll, Token};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tubes_core::journal::Replay;
 use tubes_core::{Engine, EngineOptions, Now, Outbox, SessionId};
 use tubes_protocol::{Command, Limits, Reply};
 use tubes_store::LogError;
@@ -41,6 +43,7 @@ struct Server {
     signals: Signals,
     clients: Clients,
     queue: Queue,
+    backlog: Backlog,
     now: Now,
     /// Set by SIGTERM: when to end at the latest, in ns of the boot clock.
     stopping_until: Option<u64>,
@@ -107,7 +110,7 @@ impl Server {
         // The supervisor of the system may not be there; then nobody waits for the message.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let queue = Queue { engine, persistence };
-        Ok(Server { poll, signals, clients, queue, now, stopping_until: None, own_socket })
+        Ok(Server { poll, signals, clients, queue, backlog: Backlog::default(), now, stopping_until: None, own_socket })
     }
 
     fn run(&mut self) -> Result<(), ServeError> {
@@ -169,6 +172,7 @@ impl Server {
         clients.outputs.end_turn(queue.persistence.batch_to_wait_for());
         clients.outputs.release(queue.persistence.durable_batch());
         clients.send_all(queue);
+        self.backlog.turn(queue.engine.live_jobs());
         Ok(compaction_left)
     }
 
