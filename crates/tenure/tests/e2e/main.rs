@@ -11,6 +11,7 @@ mod data_formats;
 mod drain_and_signals;
 mod import;
 mod log;
+mod memory;
 mod options;
 mod parsing;
 mod put;
