@@ -13,10 +13,10 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     tubes_server::give_memory_back_with(allocator::give_back);
     let arguments: Vec<_> = std::env::args_os().collect();
-    if let Some(served) = arguments.get(1).and_then(|word| tubes_server::serve_role(word.to_str()?)) {
-        // Started by the supervisor, which has read the command line.
-        logging::start(tenure_config::LogLevel::Info);
-        return exit::code(served.map_err(Into::into));
+    if let Some(role) = arguments.get(1).and_then(|word| tubes_server::role(word.to_str()?)) {
+        // Started by the supervisor, which has read the command line and says how much to write.
+        logging::start(logging::level_of(arguments.get(2).and_then(|word| word.to_str())));
+        return exit::code(role().map_err(Into::into));
     }
     let command = match cli::parse(arguments) {
         Ok(command) => command,

@@ -23,14 +23,15 @@ pub(crate) fn serve(call: TubesCall) -> Result<(), Failure> {
     }
     logging::start(level(&call, &config));
     let options = options(&call, &config)?;
-    match multi(&call.flags, &mut config)? {
+    let level = level(&call, &config);
+    match multi(&call.flags, &mut config, level)? {
         None => Ok(tubes_server::serve(&options)?),
         Some(multi) => Ok(tubes_server::serve_multi(&options, &multi)?),
     }
 }
 
 /// What several processes need, if several are asked for.
-fn multi(flags: &TubesFlags, config: &mut Config) -> Result<Option<MultiOptions>, Failure> {
+fn multi(flags: &TubesFlags, config: &mut Config, level: LogLevel) -> Result<Option<MultiOptions>, Failure> {
     for (key, value, flag) in [
         ("tubes.owner_wait", &flags.owner_wait, "--owner-wait"),
         ("tubes.restart_limit", &flags.restart_limit, "--restart-limit"),
@@ -53,6 +54,7 @@ fn multi(flags: &TubesFlags, config: &mut Config) -> Result<Option<MultiOptions>
         restart_window: tubes.restart_limit.within,
         restart_delay: tubes.restart_delay,
         stops_on_failed_slot: tubes.on_slot_failed == OnSlotFailed::Stop,
+        role_word: level.to_string(),
     }))
 }
 

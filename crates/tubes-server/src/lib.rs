@@ -41,6 +41,6 @@ mod trace;
 pub use error::ServeError;
 pub use listen::Address;
 pub use memory::give_memory_back_with;
-pub use multi::{MultiOptions, serve_multi, serve_role};
+pub use multi::{MultiOptions, role, serve_multi};
 pub use options::{LogSettings, ServerOptions};
 pub use single::serve;

@@ -21,6 +21,8 @@ pub struct MultiOptions {
     pub restart_delay: Duration,
     /// Whether the server ends when a slot has failed.
     pub stops_on_failed_slot: bool,
+    /// A word for the command line of every role, behind the role's name.
+    pub role_word: String,
 }
 
 /// The words by which the program is called as one of its roles.
@@ -51,15 +53,24 @@ pub fn serve_multi(_options: &ServerOptions, _multi: &MultiOptions) -> Result<()
     })
 }
 
-/// Runs this process as an owner or frontend if `word` says so; the supervisor has started it then.
+/// What a process does that the supervisor has started.
+pub type RoleMain = fn() -> Result<(), ServeError>;
+
+/// What this process does if `word`, the first of its command line, names a role.
 #[cfg(target_os = "linux")]
-pub fn serve_role(word: &str) -> Option<Result<(), ServeError>> {
-    linux::serve_role(word)
+#[must_use]
+pub fn role(word: &str) -> Option<RoleMain> {
+    match word {
+        OWNER => Some(linux::serve_as_owner),
+        FRONTEND => Some(linux::serve_as_frontend),
+        _ => None,
+    }
 }
 
 /// There are no roles here.
 #[cfg(not(target_os = "linux"))]
-pub fn serve_role(_word: &str) -> Option<Result<(), ServeError>> {
+#[must_use]
+pub fn role(_word: &str) -> Option<RoleMain> {
     None
 }
 
@@ -94,8 +105,8 @@ mod linux {
         };
         listen::announce(&listeners);
         let mut plan = Plan::new(PathBuf::from("/proc/self/exe"), multi.owners, multi.frontends, kept.generation);
-        plan.owner_args = vec![OWNER.into()];
-        plan.frontend_args = vec![FRONTEND.into()];
+        plan.owner_args = vec![OWNER.into(), multi.role_word.clone().into()];
+        plan.frontend_args = vec![FRONTEND.into(), multi.role_word.clone().into()];
         plan.listeners = listeners
             .into_iter()
             .map(listen::Listener::into_owned)
@@ -129,13 +140,14 @@ mod linux {
         Ok(ended?)
     }
 
-    pub(super) fn serve_role(word: &str) -> Option<Result<(), ServeError>> {
-        let serve = match word {
-            OWNER => owner::serve,
-            FRONTEND => frontend::serve,
-            _ => return None,
-        };
-        Some(Child::from_inherited().map_err(ServeError::from).and_then(|(child, start)| serve(child, start)))
+    pub(super) fn serve_as_owner() -> Result<(), ServeError> {
+        let (child, start) = Child::from_inherited()?;
+        owner::serve(child, start)
+    }
+
+    pub(super) fn serve_as_frontend() -> Result<(), ServeError> {
+        let (child, start) = Child::from_inherited()?;
+        frontend::serve(child, start)
     }
 
     /// Where a server keeps what outlives a process.

@@ -110,6 +110,8 @@ impl Owner {
             hash_seed: u64::from_le_bytes(persistence::random_bytes()?),
         });
         engine.become_owner(options.single_ids_below, map.of_tube(b"default") == slot);
+        // Recovered tubes are numbered behind those that the other owners have created.
+        engine.set_next_creation(start.pages.server().next_tube_number() + 1);
         let (mut jobs, mut next_count) = (0, 1);
         let persistence = match &options.log {
             None => {
@@ -125,6 +127,7 @@ impl Owner {
                 persistence
             }
         };
+        while start.pages.server().next_tube_number() < engine.next_creation() {}
         if start.drained || start.pages.server().is_draining() {
             engine.drain();
         }

@@ -67,7 +67,7 @@ impl Engine {
 
     /// The number that the next created tube gets; drawn by the caller from the counter that all owners share.
     pub fn set_next_creation(&mut self, creation: u64) {
-        self.next_creation = creation;
+        self.next_creation = self.next_creation.max(creation);
     }
 
     /// A session of a frontend begins; it uses and watches nothing here yet.

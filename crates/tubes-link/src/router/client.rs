@@ -123,6 +123,9 @@ pub(super) struct Round {
     pub(super) accept_at: u64,
     /// The owner whose offer is being accepted.
     pub(super) accepting: Option<u16>,
+    /// An accepted offer was gone since the owners were asked.
+    pub(super) has_missed: bool,
+    /// How often they were asked again for that reason.
     pub(super) rounds: u32,
     /// A poll gives up on an owner that is away, in ns.
     pub(super) give_up_at: u64,
@@ -196,7 +199,9 @@ impl Client {
                 None => wait.until.min(self.first_deadline().saturating_sub(super::MARGIN_NS)),
             });
             if let Some(round) = &wait.round {
-                due = due.min(round.accept_at).min(round.give_up_at);
+                // While an offer is being accepted, the owner's answer is what comes next.
+                let accept_at = if round.accepting.is_some() { u64::MAX } else { round.accept_at };
+                due = due.min(accept_at).min(round.give_up_at);
             }
         }
         due

@@ -101,6 +101,7 @@ impl Router {
                 let round = self.client_mut(id).wait.as_mut().and_then(|wait| wait.round.as_mut());
                 let round = round.ok_or(FrameError::Message)?;
                 round.accepting = None;
+                round.has_missed = true;
                 self.decide(now_ns, id, wires);
             }
             ToFrontend::Withdrawn { .. } => self.withdrawn(owner, id, wires),
@@ -160,7 +161,8 @@ impl Router {
             // It stays parked; owners offer what comes.
             return;
         }
-        if round.rounds > 0 && round.rounds < ROUNDS_MAX {
+        if round.has_missed && round.rounds < ROUNDS_MAX {
+            round.has_missed = false;
             round.rounds += 1;
             round.asked = owners;
             for owner in owners.iter() {
@@ -215,15 +217,13 @@ impl Router {
 
     /// Fires what is due at `now_ns`.
     pub fn tick(&mut self, now_ns: u64, wires: &mut impl Wires) {
-        while let Some((due, id)) = self.timers.first().copied()
-            && due <= now_ns
-        {
-            self.timers.pop_first();
-            self.client_mut(id).timer = u64::MAX;
+        let due: Vec<ClientId> = self.timers.range(..=(now_ns, ClientId(u32::MAX))).map(|timer| timer.1).collect();
+        for id in due {
+            let client = self.client_mut(id);
+            let timer = std::mem::replace(&mut client.timer, u64::MAX);
+            self.timers.remove(&(timer, id));
             self.due(now_ns, id, wires);
-            if self.clients[id.0 as usize].is_some() {
-                self.arm(id);
-            }
+            self.arm(id);
         }
     }
 
