@@ -340,7 +340,11 @@ impl Frontend {
     /// An owner is out of reach.
     fn lose(&mut self, owner: usize, lost: &LinkLost) {
         if self.ways.links[owner].take().is_some() {
-            tracing::warn!("{}: the link to owner {owner} is lost: {lost}", self.instance);
+            match lost {
+                // It has ended; the supervisor says why.
+                LinkLost::Closed => tracing::debug!("{}: owner {owner} has ended", self.instance),
+                lost => tracing::warn!("{}: the link to owner {owner} is lost: {lost}", self.instance),
+            }
             let now_ns = self.now.boot_ns;
             self.ways.with(&mut self.clients.outputs, |router, reach| router.owner_down(now_ns, owner as u16, reach));
             self.close_lost();

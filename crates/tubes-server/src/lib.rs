@@ -41,6 +41,6 @@ mod trace;
 pub use error::ServeError;
 pub use listen::Address;
 pub use memory::give_memory_back_with;
-pub use multi::{MultiOptions, role, serve_multi};
+pub use multi::{MultiOptions, RoleMain, role, serve_multi};
 pub use options::{LogSettings, ServerOptions};
 pub use single::serve;

@@ -250,7 +250,11 @@ impl Owner {
     /// A link is no more: everything of that frontend ends here.
     fn lose(&mut self, frontend: usize, lost: &LinkLost) {
         if self.wires.links[frontend].take().is_some() {
-            tracing::warn!("{}: the link to frontend {frontend} is lost: {lost}", self.instance);
+            match lost {
+                // It has ended; the supervisor says why.
+                LinkLost::Closed => tracing::debug!("{}: frontend {frontend} has ended", self.instance),
+                lost => tracing::warn!("{}: the link to frontend {frontend} is lost: {lost}", self.instance),
+            }
             let Owner { engine, host, persistence, wires, now, .. } = self;
             host.frontend_gone(*now, engine, frontend as u16, persistence, wires);
         }
