@@ -23,6 +23,10 @@ pub(crate) enum Command {
     Import { from: PathBuf, to: PathBuf },
     /// Show and check the server at work.
     Demo(DemoOptions),
+    /// Show the processes of a running server.
+    Status(StatusCall),
+    /// Try a failed slot again.
+    RestartSlot { slot: u16, place: ServerPlace },
 }
 
 /// A call of the queue server.
@@ -66,6 +70,32 @@ enum TenureCommand {
     Import(ImportLine),
     /// Start a server, push jobs through it, kill it in between, and check that nothing was lost
     Demo(DemoOptions),
+    /// Show the processes of a running server of several processes
+    Status(StatusCall),
+}
+
+/// Which server is asked.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct ServerPlace {
+    /// Its data directory
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: Option<PathBuf>,
+
+    /// Its status socket, which a server without a log names when it starts
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+/// What is to be shown of a server.
+#[derive(Debug, Args)]
+pub(crate) struct StatusCall {
+    #[command(flatten)]
+    pub(crate) place: ServerPlace,
+
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -91,6 +121,14 @@ enum TubesTool {
         /// The data directory
         #[arg(value_name = "DIR")]
         directory: PathBuf,
+    },
+    /// Try an owner's slot again that has failed
+    RestartSlot {
+        /// Number of the slot
+        #[arg(value_name = "K")]
+        slot: u16,
+        #[command(flatten)]
+        place: ServerPlace,
     },
 }
 
@@ -233,6 +271,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
         TenureCommand::Tubes(tubes) => match (tubes.tool, tubes.flags) {
             (Some(TubesTool::Check { directory }), _) => Command::Check { directory },
             (Some(TubesTool::Repair { directory }), _) => Command::Repair { directory },
+            (Some(TubesTool::RestartSlot { slot, place }), _) => Command::RestartSlot { slot, place },
             (None, flags) => {
                 let level = line.level.map(|level| match level {
                     Level::Error => LogLevel::Error,
@@ -246,6 +285,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
         },
         TenureCommand::Import(ImportLine::Beanstalkd { from, to }) => Command::Import { from, to },
         TenureCommand::Demo(options) => Command::Demo(options),
+        TenureCommand::Status(call) => Command::Status(call),
     })
 }
 

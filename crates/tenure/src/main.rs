@@ -6,6 +6,7 @@ mod demo;
 mod exit;
 mod log_files;
 mod logging;
+mod status;
 mod tubes;
 
 use std::process::ExitCode;
@@ -28,6 +29,8 @@ fn main() -> ExitCode {
         cli::Command::Repair { directory } => log_files::repair(&directory),
         cli::Command::Import { from, to } => log_files::import(&from, &to),
         cli::Command::Demo(options) => demo::run(&options),
+        cli::Command::Status(call) => status::show(&call),
+        cli::Command::RestartSlot { slot, place } => status::restart_slot(slot, &place),
     };
     exit::code(result)
 }

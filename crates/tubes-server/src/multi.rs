@@ -130,6 +130,7 @@ mod linux {
         plan.id_count_start = kept.single_ids_below.div_ceil(PARTITIONS as u64).max(1);
         plan.lock = kept.lock;
         plan.slot_locks = kept.slot_locks;
+        tracing::info!("status at {}", kept.status_socket.display());
         plan.status_socket = Some(kept.status_socket);
         plan.frontend_gauges = pages::FRONTEND_GAUGES.to_vec();
         plan.seed = u64::from_le_bytes(persistence::random_bytes()?);
