@@ -20,6 +20,7 @@ mod reserve;
 mod security;
 mod sockets;
 mod stats;
+mod status;
 mod tubes_and_pause;
 
 use std::time::{Duration, Instant};
