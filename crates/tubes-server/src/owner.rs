@@ -78,7 +78,7 @@ impl HostOut for Wires {
 }
 
 impl Owner {
-    fn begin(mut child: Child, start: Start) -> Result<Owner, ServeError> {
+    fn begin(child: Child, start: Start) -> Result<Owner, ServeError> {
         crate::accept::raise_limit();
         let options: ChildOptions = serde_json::from_value(start.options.clone())
             .map_err(|error| ServeError::system("read the start message", io::Error::other(error)))?;
@@ -132,10 +132,7 @@ impl Owner {
             engine.drain();
         }
         let base = Base::of(&start.pages.figures(Role::Owner, slot));
-        let ready = FromChild::Ready { generation: start.instance.generation, jobs, next_id: next_count };
-        child.send(&ready).map_err(|source| ServeError::system("report to the supervisor", source))?;
-        tracing::info!("{} is ready with {jobs} jobs", start.instance);
-        Ok(Owner {
+        let mut owner = Owner {
             child,
             instance: start.instance,
             poll,
@@ -151,13 +148,18 @@ impl Owner {
             scratch: Vec::new(),
             is_stopping: false,
             _lock: lock,
-        })
+        };
+        // Before the supervisor knows: whoever asks for figures once the server serves finds all jobs.
+        owner.write_page();
+        let ready = FromChild::Ready { generation: owner.instance.generation, jobs, next_id: next_count };
+        owner.child.send(&ready).map_err(|source| ServeError::system("report to the supervisor", source))?;
+        tracing::info!("{} is ready with {jobs} jobs", owner.instance);
+        Ok(owner)
     }
 
     fn run(&mut self) -> Result<(), ServeError> {
         let mut events = Events::with_capacity(EVENTS_PER_TURN);
         let mut compaction_left = false;
-        self.write_page();
         loop {
             let timeout = self.time_to_wait(compaction_left);
             match self.poll.poll(&mut events, timeout) {
