@@ -193,15 +193,17 @@ impl Client {
     /// When something is due for it next, in ns; `u64::MAX` if nothing is.
     pub(super) fn next_due(&self) -> u64 {
         let mut due = self.stalled.as_ref().map_or(u64::MAX, |(_, until)| *until);
-        if let Some(wait) = &self.wait {
-            due = due.min(match wait.ending {
-                Some((_, close_at)) => close_at,
-                None => wait.until.min(self.first_deadline().saturating_sub(super::MARGIN_NS)),
-            });
-            if let Some(round) = &wait.round {
-                // While an offer is being accepted, the owner's answer is what comes next.
-                let accept_at = if round.accepting.is_some() { u64::MAX } else { round.accept_at };
-                due = due.min(accept_at).min(round.give_up_at);
+        match &self.wait {
+            None => {}
+            // Its offers do not count any more.
+            Some(Wait { ending: Some((_, close_at)), .. }) => due = due.min(*close_at),
+            Some(wait) => {
+                due = due.min(wait.until).min(self.first_deadline().saturating_sub(super::MARGIN_NS));
+                if let Some(round) = &wait.round {
+                    // While an offer is being accepted, the owner's answer is what comes next.
+                    let accept_at = if round.accepting.is_some() { u64::MAX } else { round.accept_at };
+                    due = due.min(accept_at).min(round.give_up_at);
+                }
             }
         }
         due
