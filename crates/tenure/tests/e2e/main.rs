@@ -12,6 +12,7 @@ mod drain_and_signals;
 mod import;
 mod log;
 mod memory;
+mod multi;
 mod options;
 mod parsing;
 mod put;
