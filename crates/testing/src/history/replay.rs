@@ -377,7 +377,9 @@ impl Replay<'_> {
             Some(Reply::Text(text)) => {
                 let shown = Shown::of(text);
                 let now_ms = self.now.wall_ms;
-                let matching = candidates.iter().flatten().find(|job| shown.is(job, now_ms)).cloned();
+                // When a delay whose beginning is known only roughly may have been over at the earliest.
+                let vague_ms = self.vague.get(&id).map_or(u64::MAX, |from_ns| from_ns / MS_NS);
+                let matching = candidates.iter().flatten().find(|job| shown.is(job, now_ms, vague_ms)).cloned();
                 let candidates = std::mem::take(candidates);
                 self.unsettled.remove(&id);
                 let Some(mut job) = matching else {
@@ -388,7 +390,7 @@ impl Replay<'_> {
                 if job.state.state == LoggedState::Delayed {
                     // It began between the time it was asked for and the restart; the time left tells it by the second.
                     let began_until_ms = self.started_ms + u64::from(job.state.delay_s) * 1_000;
-                    let from_ms = job.state.due_ms.max(now_ms + shown.time_left_s * 1_000);
+                    let from_ms = job.state.due_ms.min(vague_ms).max(now_ms + shown.time_left_s * 1_000);
                     let until_ms = began_until_ms.min(now_ms + (shown.time_left_s + 1) * 1_000).max(from_ms);
                     self.vague.insert(id, from_ms.saturating_sub(RECOVERED_DELAY_MS) * MS_NS);
                     job.state.due_ms = until_ms + RECOVERED_DELAY_MS;
@@ -429,6 +431,8 @@ impl Replay<'_> {
         }
         for (id, candidates) in &mut unsettled {
             if !self.model.jobs().contains(*id) {
+                // What was vague about it stays so until somebody asks.
+                self.vague.extend(vague_before.get_key_value(id).map(|(id, from_ns)| (*id, *from_ns)));
                 extend_by_all(candidates, *id, &tail);
             }
         }
@@ -593,13 +597,15 @@ impl Shown {
         }
     }
 
-    fn is(&self, job: &ShadowJob, now_ms: u64) -> bool {
+    /// Whether this may be `job`, whose delay may be over from `vague_ms` on if that is earlier than it says.
+    fn is(&self, job: &ShadowJob, now_ms: u64, vague_ms: u64) -> bool {
         let fields = &job.state;
         let fits = match fields.state {
             LoggedState::Ready => self.state == "ready",
             // A delay may be over by the time somebody asks.
             LoggedState::Delayed => {
-                self.state == "delayed" || self.state == "ready" && fields.due_ms <= now_ms + RECOVERED_DELAY_MS
+                let due_ms = fields.due_ms.min(vague_ms);
+                self.state == "delayed" || self.state == "ready" && due_ms <= now_ms + RECOVERED_DELAY_MS
             }
             LoggedState::Buried => self.state == "buried",
         };
