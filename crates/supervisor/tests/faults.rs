@@ -31,6 +31,23 @@ fn no_process_outlives_a_killed_supervisor() {
     }
 }
 
+/// S8: the lifeline alone ends a process that the kernel's signal does not reach.
+#[test]
+fn the_lifeline_ends_a_process_that_has_lost_the_death_signal() {
+    let folder = Folder::new();
+    let slots = [owner(0), owner(1), frontend(0), frontend(1)];
+    for slot in slots {
+        folder.habit(slot, "without-death-signal");
+    }
+    let mut server = Server::start(&folder, &[]);
+    let processes = server.processes();
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    for process in &processes {
+        assert!(process.ends_within(ORPHANS_GONE), "process {} is left", process.pid);
+    }
+}
+
 /// S8, S35: also one that dies while its processes are being started.
 #[test]
 fn no_process_outlives_a_supervisor_killed_during_the_start() {

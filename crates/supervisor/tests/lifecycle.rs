@@ -195,3 +195,42 @@ fn a_folder_that_others_can_write_to_is_refused() {
     assert_eq!(status.code(), Some(10), "{said}");
     assert!(said.contains("other accounts may write to it"), "{said}");
 }
+
+/// S3, S26: the service manager hears of readiness after everybody is ready, of life each second, and of the stop.
+#[test]
+fn the_service_manager_is_told_of_readiness_life_and_stop() {
+    let folder = Folder::new();
+    let path = folder.0.join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(common::PATIENCE)).unwrap();
+    let hear = || {
+        let mut bytes = [0; 256];
+        let count = manager.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..count]).trim().to_owned()
+    };
+    let child = std::process::Command::new(env!("CARGO_BIN_EXE_supervisor-fixture"))
+        .arg("supervise")
+        .arg(&folder.0)
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "30000000")
+        .spawn()
+        .unwrap();
+    let server = Server { child, dir: folder.0.clone() };
+    assert_eq!(hear(), "READY=1");
+    assert!(folder.events().iter().filter(|line| line.ends_with(" ready")).count() == 4);
+    assert_eq!(hear(), "WATCHDOG=1");
+    // With a process that is silent for long the manager hears nothing more of life.
+    let paused = server.handle(owner(0));
+    paused.signal(Signal::STOP);
+    server.until_process(owner(0), |found| found.unanswered_pings >= 5);
+    manager.set_nonblocking(true).unwrap();
+    while manager.recv(&mut [0; 256]).is_ok() {}
+    server.until_process(owner(0), |found| found.unanswered_pings >= 6);
+    assert!(manager.recv(&mut [0; 256]).is_err());
+    paused.signal(Signal::CONT);
+    manager.set_nonblocking(false).unwrap();
+    assert_eq!(hear(), "WATCHDOG=1");
+    server.signal(Signal::TERM);
+    common::until("STOPPING=1", || (hear() == "STOPPING=1").then_some(()));
+    assert!(server.wait().0.success());
+}
