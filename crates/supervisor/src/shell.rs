@@ -39,6 +39,10 @@ const OWNERS_MAX: u16 = 64;
 /// Most frontends; with more than one per core of the largest machine nothing is won.
 const FRONTENDS_MAX: u16 = 1024;
 
+/// How long the lock of a supervisor is awaited. A process that a killed supervisor was just starting shares its open
+/// files, and with them its lock, until the new program has replaced the copy: a moment after the supervisor's end.
+const LOCK_WAIT_SUPERVISOR: Duration = Duration::from_secs(2);
+
 const TOKEN_STOP: Token = Token(0);
 const TOKEN_DRAIN: Token = Token(1);
 const TOKEN_STATUS: Token = Token(2);
@@ -59,7 +63,7 @@ pub fn supervise(plan: Plan) -> Result<(), SuperviseError> {
     check(&plan)?;
     let foreign = sys::open_descriptors().map_err(missing("a mounted /proc"))?;
     foreign.into_iter().for_each(sys::close_on_exec);
-    let _lock = plan.lock.as_deref().map(|path| Lock::take(path, Duration::ZERO)).transpose()?;
+    let _lock = plan.lock.as_deref().map(|path| Lock::take(path, LOCK_WAIT_SUPERVISOR)).transpose()?;
     // Processes of an earlier server may still be on their way out.
     for path in &plan.slot_locks {
         drop(Lock::take(path, plan.lock_wait)?);
