@@ -45,7 +45,15 @@ pub enum SuperviseError {
         /// How it ended.
         failure: Failure,
     },
-    /// A facility of the system failed.
+    /// What the mode is built on is there, but failed.
+    #[error("failed to use {facility}: {source}")]
+    Facility {
+        /// What was used.
+        facility: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another facility of the system failed.
     #[error("failed to {action}: {source}")]
     System {
         /// What was attempted.
@@ -63,7 +71,7 @@ impl SuperviseError {
             SuperviseError::Unsupported { .. } | SuperviseError::Plan(_) => 5,
             #[cfg(target_os = "linux")]
             SuperviseError::Lock(_) => 10,
-            SuperviseError::System { .. } => 10,
+            SuperviseError::Facility { .. } | SuperviseError::System { .. } => 10,
             SuperviseError::StartFailed { failure, .. }
             | SuperviseError::SlotFailed { failure, .. }
             | SuperviseError::StoppedBadly { failure, .. } => failure.exit_code(),

@@ -398,9 +398,7 @@ enum State {
         since_ns: u64,
         watch: Watch,
     },
-    Killed {
-        was_ready: bool,
-    },
+    Killed,
     Failed,
 }
 
@@ -428,6 +426,8 @@ struct Entry {
     place: Slot,
     state: State,
     generation: u32,
+    /// To whom its process has a link.
+    peers: Vec<Instance>,
     /// Whether the process, or the one to be spawned, was started with the drain flag.
     is_drained_start: bool,
     /// Whether no process of this slot can accept a new job, now or later.
@@ -448,6 +448,7 @@ impl Entry {
             place,
             state: State::Down { restart_at_ns: None },
             generation: 0,
+            peers: Vec::new(),
             is_drained_start: false,
             drain_acked: false,
             last_words: None,
@@ -553,7 +554,7 @@ impl Rules {
             Input::NotSpawned { place, reason } => {
                 let index = self.index(place);
                 assert!(matches!(self.entries[index].state, State::Spawning), "{place} was not being spawned");
-                self.lost(now_ns, index, Failure { ending: None, reason: Some(reason) }, false, out);
+                self.lost(now_ns, index, Failure { ending: None, reason: Some(reason) }, out);
             }
             Input::Said { by, report } => self.said(now_ns, by, report, out),
             Input::Ended { who, how } => self.ended(now_ns, who, how, out),
@@ -617,7 +618,7 @@ impl Rules {
                     State::Down { .. } => Condition::Down,
                     State::Spawning | State::Starting { .. } => Condition::Starting,
                     State::Ready { .. } => Condition::Ready,
-                    State::Killed { .. } => Condition::Ending,
+                    State::Killed => Condition::Ending,
                     State::Failed => Condition::Failed,
                 },
                 generation: entry.generation,
@@ -702,7 +703,7 @@ impl Rules {
         if entry.generation != by.generation || !entry.is_alive() {
             return;
         }
-        if matches!(entry.state, State::Killed { .. }) {
+        if matches!(entry.state, State::Killed) {
             // It may still end by itself first, and then it counts why; nothing else it says does.
             if let FromChild::Failed { cause, reason } = report {
                 entry.last_words = Some((cause, reason));
@@ -748,11 +749,16 @@ impl Rules {
             out.push(Output::RaiseIdCount { at_least: next_id });
         }
         // Whichever of two peers becomes ready last brings their link about: exactly one per pair of processes.
-        let peers = self.entries.iter().filter(|peer| peer.is_ready() && peer.place.role != who.role);
-        out.extend(peers.map(|peer| match who.role {
-            Role::Owner => Output::Link { owner: who, frontend: peer.instance() },
-            Role::Frontend => Output::Link { owner: peer.instance(), frontend: who },
-        }));
+        let mut peers = Vec::new();
+        for peer in self.entries.iter_mut().filter(|peer| peer.is_ready() && peer.place.role != who.role) {
+            peer.peers.push(who);
+            peers.push(peer.instance());
+            out.push(match who.role {
+                Role::Owner => Output::Link { owner: who, frontend: peer.instance() },
+                Role::Frontend => Output::Link { owner: peer.instance(), frontend: who },
+            });
+        }
+        self.entries[index].peers = peers;
         match self.phase {
             Phase::Starting if self.entries.iter().all(Entry::is_ready) => {
                 self.phase = Phase::Serving;
@@ -769,30 +775,28 @@ impl Rules {
         let index = self.index(who.place());
         let entry = &mut self.entries[index];
         assert_eq!(entry.generation, who.generation, "the end of a process of {} that was none", who.place());
-        let was_ready = match entry.state {
-            State::Ready { since_ns, .. } => {
-                if now_ns.saturating_sub(since_ns) >= CALM_NS {
-                    entry.tries = 0;
-                }
-                true
-            }
-            State::Killed { was_ready } => was_ready,
-            State::Starting { .. } => false,
+        match entry.state {
+            State::Ready { since_ns, .. } if now_ns.saturating_sub(since_ns) >= CALM_NS => entry.tries = 0,
+            State::Ready { .. } | State::Starting { .. } | State::Killed => {}
             _ => panic!("{who} has ended twice"),
-        };
+        }
         let reason = entry.last_words.as_ref().map(|(_, reason)| reason.clone());
-        self.lost(now_ns, index, Failure { ending: Some(how), reason }, was_ready, out);
+        self.lost(now_ns, index, Failure { ending: Some(how), reason }, out);
     }
 
     /// A slot has lost its process, or did not get one.
-    fn lost(&mut self, now_ns: u64, index: usize, failure: Failure, was_ready: bool, out: &mut Vec<Output>) {
-        let was_killed = matches!(self.entries[index].state, State::Killed { .. });
+    fn lost(&mut self, now_ns: u64, index: usize, failure: Failure, out: &mut Vec<Output>) {
+        let was_killed = matches!(self.entries[index].state, State::Killed);
         let who = self.entries[index].instance();
         let place = who.place();
         self.entries[index].state = State::Down { restart_at_ns: None };
-        if was_ready && !matches!(self.phase, Phase::Owners { .. } | Phase::Killing { .. }) {
-            let peers = self.entries.iter().filter(|peer| peer.is_ready() && peer.place.role != who.role);
-            out.extend(peers.map(|peer| Output::Tell { who: peer.instance(), what: Instruction::PeerGone(who) }));
+        for peer in std::mem::take(&mut self.entries[index].peers) {
+            let peer_index = self.index(peer.place());
+            let entry = &mut self.entries[peer_index];
+            entry.peers.retain(|other| *other != who);
+            if entry.is_ready() && !matches!(self.phase, Phase::Owners { .. } | Phase::Killing { .. }) {
+                out.push(Output::Tell { who: peer, what: Instruction::PeerGone(who) });
+            }
         }
         match self.phase {
             Phase::New | Phase::Finished => unreachable!("no process exists then"),
@@ -853,8 +857,7 @@ impl Rules {
 
     fn kill(&mut self, index: usize, why: KillReason, out: &mut Vec<Output>) {
         let entry = &mut self.entries[index];
-        let was_ready = entry.is_ready();
-        entry.state = State::Killed { was_ready };
+        entry.state = State::Killed;
         let who = entry.instance();
         out.push(Output::Report(Report::Killed { who, why }));
         out.push(Output::Kill { who });
@@ -956,7 +959,7 @@ impl Rules {
                         self.kill(index, KillReason::Frozen, out);
                     }
                 }
-                State::Killed { .. } => is_healthy = false,
+                State::Killed => is_healthy = false,
                 // Somebody deals with it: the restart policy, its recovery, or the operator.
                 State::Down { .. } | State::Spawning | State::Starting { .. } | State::Failed => {}
             }
@@ -994,7 +997,7 @@ impl Rules {
                 }
                 State::Failed => entry.drain_acked = true,
                 // A process to come, or to end: its successor is started drained.
-                State::Down { .. } | State::Spawning | State::Killed { .. } => {}
+                State::Down { .. } | State::Spawning | State::Killed => {}
             }
         }
     }
@@ -1032,7 +1035,7 @@ impl Rules {
                     let within_ms = STOP_FRONTENDS_NS / 1_000_000;
                     out.push(Output::Tell { who, what: Instruction::Barrier { within_ms } });
                 }
-                State::Ready { .. } | State::Spawning | State::Killed { .. } | State::Failed => {}
+                State::Ready { .. } | State::Spawning | State::Killed | State::Failed => {}
             }
         }
         self.advance_stop(now_ns, out);

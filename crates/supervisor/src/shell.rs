@@ -39,6 +39,10 @@ const OWNERS_MAX: u16 = 64;
 /// Most frontends; with more than one per core of the largest machine nothing is won.
 const FRONTENDS_MAX: u16 = 1024;
 
+/// How long the lock of a supervisor is awaited. A process that a killed supervisor was just starting shares its open
+/// files, and with them its lock, until the new program has replaced the copy: a moment after the supervisor's end.
+const LOCK_WAIT_SUPERVISOR: Duration = Duration::from_secs(2);
+
 const TOKEN_STOP: Token = Token(0);
 const TOKEN_DRAIN: Token = Token(1);
 const TOKEN_STATUS: Token = Token(2);
@@ -57,9 +61,9 @@ const TOKEN_PROCESSES: usize = 1024;
 /// [`SuperviseError`]; none of them leaves a process behind.
 pub fn supervise(plan: Plan) -> Result<(), SuperviseError> {
     check(&plan)?;
-    let foreign = sys::open_descriptors().map_err(SuperviseError::system("list the open descriptors in /proc"))?;
+    let foreign = sys::open_descriptors().map_err(missing("a mounted /proc"))?;
     foreign.into_iter().for_each(sys::close_on_exec);
-    let _lock = plan.lock.as_deref().map(|path| Lock::take(path, Duration::ZERO)).transpose()?;
+    let _lock = plan.lock.as_deref().map(|path| Lock::take(path, LOCK_WAIT_SUPERVISOR)).transpose()?;
     // Processes of an earlier server may still be on their way out.
     for path in &plan.slot_locks {
         drop(Lock::take(path, plan.lock_wait)?);
@@ -114,10 +118,9 @@ impl Shell {
         let poll = Poll::new().map_err(SuperviseError::system("open an event queue"))?;
         let signals = Signals::install(&poll).map_err(SuperviseError::system("install signal handlers"))?;
         // Refused at once, and not at the first child, where it is missing.
-        process::open_descriptor(rustix::process::getpid())
-            .map_err(SuperviseError::system("open a process descriptor, which several processes need"))?;
-        let pages = Pages::create(plan.owners, plan.frontends)
-            .map_err(SuperviseError::system("make shared pages, which several processes need"))?;
+        process::open_descriptor(rustix::process::getpid()).map_err(missing("process descriptors (pidfd_open)"))?;
+        let pages =
+            Pages::create(plan.owners, plan.frontends).map_err(missing("memory by descriptor (memfd_create)"))?;
         pages.server().set_started(std::process::id(), started_ns);
         pages.server().raise_id_count(plan.id_count_start);
         let (lifeline, lifeline_writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
@@ -412,6 +415,22 @@ impl Shell {
                 })
                 .collect(),
         }
+    }
+}
+
+/// A server that ends by an error of this process leaves nothing behind either.
+impl Drop for Shell {
+    fn drop(&mut self) {
+        self.processes.iter().flatten().for_each(|process| process.signal(Signal::KILL));
+        self.processes.iter().flatten().for_each(Process::wait_for_end);
+    }
+}
+
+/// The reaction to a facility that this mode is built on: said to be missing if the system says so.
+fn missing(facility: &'static str) -> impl FnOnce(io::Error) -> SuperviseError {
+    move |source| match source.kind() {
+        io::ErrorKind::Unsupported | io::ErrorKind::NotFound => SuperviseError::Unsupported { facility },
+        _ => SuperviseError::Facility { facility, source },
     }
 }
 

@@ -75,9 +75,18 @@ fn a_drain_outlasts_restarts_of_owners_and_frontends() {
     server.signal(Signal::USR1);
     server.signal(Signal::USR1);
     common::until("the drain is done", || server.try_status().filter(|status| status.drained));
-    for generation in 2..6 {
-        for slot in [owner(0), owner(1), frontend(0), frontend(1)] {
-            server.until_ready(slot, generation);
+    let slots = [owner(0), owner(1), frontend(0), frontend(1)];
+    for slot in slots {
+        server.until_ready(slot, if slot.slot == 0 { 2 } else { 1 });
+    }
+    let events_before = folder.events().len();
+    for _ in 0..4 {
+        let before = server.status();
+        for slot in slots {
+            server.handle(slot).signal(Signal::KILL);
+        }
+        for slot in slots {
+            server.until_ready(slot, before.process(slot).unwrap().generation + 1);
         }
         let mut client = server.client();
         for line in ["put 0", "put 1"] {
@@ -87,15 +96,12 @@ fn a_drain_outlasts_restarts_of_owners_and_frontends() {
             assert_eq!(answer, "draining");
         }
         assert!(client.ask("stats").ends_with("draining true"));
-        for slot in [owner(0), owner(1), frontend(0), frontend(1)] {
-            server.handle(slot).signal(Signal::KILL);
-        }
     }
     assert!(server.status().drained);
-    for line in folder.events() {
-        let is_later = ["owner", "frontend"].iter().any(|role| line.starts_with(role)) && !line.contains(" 1 ");
-        assert!(!is_later || !line.ends_with("started") || line.contains(" 2 "), "{line}");
-    }
+    let later = &folder.events()[events_before..];
+    let starts: Vec<&String> = later.iter().filter(|line| line.contains(" started")).collect();
+    assert_eq!(starts.len(), 16, "{later:?}");
+    assert!(starts.iter().all(|line| line.ends_with("started drained")), "{later:?}");
 }
 
 /// S26: a stop ends frontends before owners, takes no longer than its processes, and leaves nothing.
@@ -188,4 +194,43 @@ fn a_folder_that_others_can_write_to_is_refused() {
     let (status, said) = Server::spawn(&folder, &[]).wait();
     assert_eq!(status.code(), Some(10), "{said}");
     assert!(said.contains("other accounts may write to it"), "{said}");
+}
+
+/// S3, S26: the service manager hears of readiness after everybody is ready, of life each second, and of the stop.
+#[test]
+fn the_service_manager_is_told_of_readiness_life_and_stop() {
+    let folder = Folder::new();
+    let path = folder.0.join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(common::PATIENCE)).unwrap();
+    let hear = || {
+        let mut bytes = [0; 256];
+        let count = manager.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..count]).trim().to_owned()
+    };
+    let child = std::process::Command::new(env!("CARGO_BIN_EXE_supervisor-fixture"))
+        .arg("supervise")
+        .arg(&folder.0)
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "30000000")
+        .spawn()
+        .unwrap();
+    let server = Server { child, dir: folder.0.clone() };
+    assert_eq!(hear(), "READY=1");
+    assert!(folder.events().iter().filter(|line| line.ends_with(" ready")).count() == 4);
+    assert_eq!(hear(), "WATCHDOG=1");
+    // With a process that is silent for long the manager hears nothing more of life.
+    let paused = server.handle(owner(0));
+    paused.signal(Signal::STOP);
+    server.until_process(owner(0), |found| found.unanswered_pings >= 5);
+    manager.set_nonblocking(true).unwrap();
+    while manager.recv(&mut [0; 256]).is_ok() {}
+    server.until_process(owner(0), |found| found.unanswered_pings >= 6);
+    assert!(manager.recv(&mut [0; 256]).is_err());
+    paused.signal(Signal::CONT);
+    manager.set_nonblocking(false).unwrap();
+    assert_eq!(hear(), "WATCHDOG=1");
+    server.signal(Signal::TERM);
+    common::until("STOPPING=1", || (hear() == "STOPPING=1").then_some(()));
+    assert!(server.wait().0.success());
 }

@@ -127,6 +127,9 @@ mod linux {
             links: Mutex::new((0..start.owners).map(|_| None).collect()),
             start,
         });
+        if has("without-death-signal") {
+            rustix::process::set_parent_process_death_signal(None).expect("a call that cannot fail");
+        }
         shared.note(if shared.start.drained { "started drained" } else { "started" });
         let mut fail = |cause, reason: &str, code| {
             let _ = child.send(&FromChild::Failed { cause, reason: reason.into() });

@@ -122,6 +122,8 @@ struct Process {
     has_go: bool,
     /// Pings whose answers have not reached the supervisor: nonce, when it was sent.
     pings: VecDeque<(u64, u64)>,
+    /// When its last answer reached the supervisor.
+    heard_ns: u64,
 }
 
 struct Fault {
@@ -279,6 +281,7 @@ impl World {
                     && let Some(process) = self.processes.get_mut(&by)
                 {
                     process.pings.retain(|(nonce, _)| *nonce > key.1);
+                    process.heard_ns = self.now_ns;
                 }
                 if key.0 == 4 {
                     self.said_write.insert(by);
@@ -374,7 +377,9 @@ impl World {
                 Output::FeedWatchdog => {
                     for who in self.current.values() {
                         let process = &self.processes[who];
-                        let is_silent = process.pings.front().is_some_and(|(_, sent_ns)| self.now_ns - sent_ns > 4 * S);
+                        let is_old = |since_ns: u64| self.now_ns - since_ns > 4 * S;
+                        let is_silent = process.pings.front().is_some_and(|(_, sent_ns)| is_old(*sent_ns))
+                            && is_old(process.heard_ns);
                         assert!(!is_silent || self.suspended_until_ns > 0, "all is well although {who} is silent");
                     }
                 }
@@ -491,6 +496,7 @@ impl World {
             was_killed: false,
             has_go: false,
             pings: VecDeque::new(),
+            heard_ns: 0,
         };
         self.processes.insert(who, process);
         self.current.insert(place, who);

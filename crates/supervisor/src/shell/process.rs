@@ -7,11 +7,13 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Poll, Token};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 
 use crate::control::{Channel, Envelope, StartEnvelope, encode};
@@ -50,6 +52,10 @@ impl Process {
         channel.send(&Envelope::Start(start), descriptors)?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::from(child_end.into_socket()));
+        if let Some(name) = std::env::args_os().next() {
+            // The path of the program may be the one by which the kernel knows it, which tells nobody anything.
+            command.arg0(name);
+        }
         // What the service manager says to the supervisor is not meant for its processes.
         for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
             command.env_remove(name);
@@ -144,6 +150,13 @@ impl Process {
     pub(super) fn signal(&self, signal: Signal) {
         // Fails only after its end, when there is nothing to do.
         let _ = pidfd_send_signal(&self.descriptor, signal);
+    }
+
+    /// Reaps it after a SIGKILL; a process that the kernel does not let go is given up.
+    pub(super) fn wait_for_end(&self) {
+        let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let _ = poll(&mut [PollFd::new(&self.descriptor, PollFlags::IN)], Some(&limit));
+        let _ = self.ending();
     }
 
     /// How it ended, if it has; reaps it.
