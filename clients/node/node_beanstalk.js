@@ -46,20 +46,24 @@ async function main(host, port) {
   same(await producer.pauseTube("nowhere", 1), false, "pause of no tube");
 
   // Put and peek. Arguments are payload, ttr, priority, delay.
-  same(await producer.put({ number: 1 }, 90, 20, 0), { id: 1, state: "ready" }, "put");
-  same(await producer.put("zwei ✓", 120, 10, 0), { id: 2, state: "ready" }, "put");
-  same(await producer.put([3], 60, 10, 1000), { id: 3, state: "delayed" }, "put with delay");
-  same(await producer.peek(1), { id: 1, payload: { number: 1 } }, "peek");
-  same(await producer.peekReady(), { id: 2, payload: "zwei ✓" }, "peek-ready");
-  same(await producer.peekDelayed(), { id: 3, payload: [3] }, "peek-delayed");
+  const { id: one, ...first } = await producer.put({ number: 1 }, 90, 20, 0);
+  same(first, { state: "ready" }, "put");
+  const { id: two, ...second } = await producer.put("zwei ✓", 120, 10, 0);
+  same(second, { state: "ready" }, "put");
+  const { id: three, ...third } = await producer.put([3], 60, 10, 1000);
+  same(third, { state: "delayed" }, "put with delay");
+  same([one, two, three].every(Number.isSafeInteger) && one < two && two < three, true, "ids rise");
+  same(await producer.peek(one), { id: one, payload: { number: 1 } }, "peek");
+  same(await producer.peekReady(), { id: two, payload: "zwei ✓" }, "peek-ready");
+  same(await producer.peekDelayed(), { id: three, payload: [3] }, "peek-delayed");
   same(await producer.peekBuried(), null, "peek-buried of none");
-  same(await producer.peek(999), null, "peek of none");
-  const job = await producer.statsJob(3);
+  same(await producer.peek(Number.MAX_SAFE_INTEGER), null, "peek of none");
+  const job = await producer.statsJob(three);
   same(job["time-left"] > 990 && job["time-left"] <= 1000 && job.age < 60, true, "times");
   delete job["time-left"];
   delete job.age;
   same(job, {
-    id: 3, tube: "work", state: "delayed", pri: 10, delay: 1000, ttr: 60, file: 0,
+    id: three, tube: "work", state: "delayed", pri: 10, delay: 1000, ttr: 60, file: 0,
     reserves: 0, timeouts: 0, releases: 0, buries: 0, kicks: 0,
   }, "stats-job");
   same(await producer.statsTube("work"), {
@@ -69,26 +73,26 @@ async function main(host, port) {
   }, "stats-tube");
 
   // Reserve, touch, release, bury, kick, delete.
-  same(await worker.reserve(), { id: 2, payload: "zwei ✓" }, "reserve");
-  same(await worker.touch(2), true, "touch");
-  same(await producer.touch(2), false, "touch by another");
-  same(await producer.delete(2), false, "delete by another");
-  same(await worker.release(2, 30, 0), "ready", "release");
-  same(await worker.reserveWithTimeout(0), { id: 1, payload: { number: 1 } }, "reserve after release");
-  same(await worker.bury(1, 5), true, "bury");
-  same(await producer.peekBuried(), { id: 1, payload: { number: 1 } }, "peek-buried");
+  same(await worker.reserve(), { id: two, payload: "zwei ✓" }, "reserve");
+  same(await worker.touch(two), true, "touch");
+  same(await producer.touch(two), false, "touch by another");
+  same(await producer.delete(two), false, "delete by another");
+  same(await worker.release(two, 30, 0), "ready", "release");
+  same(await worker.reserveWithTimeout(0), { id: one, payload: { number: 1 } }, "reserve after release");
+  same(await worker.bury(one, 5), true, "bury");
+  same(await producer.peekBuried(), { id: one, payload: { number: 1 } }, "peek-buried");
   same(await producer.kick(10), 1, "kick of the buried");
   same(await producer.kick(10), 1, "kick of the delayed");
   same(await producer.kick(10), 0, "kick of none");
-  same((await worker.reserve()).id, 1, "reserve of the kicked");
-  same(await worker.release(1, 20, 1000), "delayed", "release with delay");
-  same(await producer.kickJob(1), true, "kick-job");
-  same(await producer.kickJob(1), false, "kick-job of a ready job");
+  same((await worker.reserve()).id, one, "reserve of the kicked");
+  same(await worker.release(one, 20, 1000), "delayed", "release with delay");
+  same(await producer.kickJob(one), true, "kick-job");
+  same(await producer.kickJob(one), false, "kick-job of a ready job");
   const order = [];
   for (let job; (job = await worker.reserveWithTimeout(0)) !== null; ) order.push(job.id);
-  same(order, [3, 1, 2], "order");
+  same(order, [three, one, two], "order");
   for (const id of order) same(await worker.delete(id), true, "delete");
-  same(await worker.delete(1), false, "delete again");
+  same(await worker.delete(one), false, "delete again");
 
   // Reserve by id, of a delayed job in a tube that is not watched.
   const { id: later } = await producer.put("later", 60, 0, 1000);
@@ -138,7 +142,7 @@ async function main(host, port) {
   // Many commands under way on one connection, and a pool.
   const numbers = [...Array(500).keys()];
   const puts = await Promise.all(numbers.map((number) => raw.put(Buffer.from(String(number)))));
-  same(puts.map(({ id }) => id), numbers.map((number) => puts[0].id + number), "ids of queued puts");
+  same(puts.slice(1).every(({ id }, at) => id > puts[at].id), true, "ids of queued puts rise");
   const deleted = await Promise.all(puts.map(({ id }) => raw.delete(id)));
   same(deleted.every(Boolean), true, "queued deletes");
   const pool = new Pool({ capacity: 5, clientOptions: options });

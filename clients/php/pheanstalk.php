@@ -88,29 +88,29 @@ refused(ServerException::class, 'pause of no tube', fn () => $worker->pauseTube(
 $one = $producer->put('eins', 20, 0, 90);
 $two = $producer->put('zwei ✓', 10, 0, 120);
 $three = $producer->put('drei', 10, 1000, 60);
-same([$one->getId(), $two->getId(), $three->getId()], [1, 2, 3], 'ids');
+same($one->getId() < $two->getId() && $two->getId() < $three->getId(), true, 'ids rise');
 same($producer->peek($one)->getData(), 'eins', 'peek');
-same($producer->peekReady()->getId(), 2, 'peek-ready');
+same($producer->peekReady()->getId(), $two->getId(), 'peek-ready');
 same($producer->peekReady()->getData(), 'zwei ✓', 'body of peek-ready');
-same($producer->peekDelayed()->getId(), 3, 'peek-delayed');
+same($producer->peekDelayed()->getId(), $three->getId(), 'peek-delayed');
 same($producer->peekBuried(), null, 'peek-buried of none');
-refused(JobNotFoundException::class, 'peek of none', fn () => $producer->peek(new JobId(999)));
+refused(JobNotFoundException::class, 'peek of none', fn () => $producer->peek(new JobId(999999999)));
 $stats = $producer->statsJob($three);
 same([$stats['id'], trim($stats['tube'], '"'), $stats['state'], $stats['pri'], $stats['delay'], $stats['ttr'], $stats['reserves']],
-    ['3', 'work', 'delayed', '10', '1000', '60', '0'], 'stats-job');
+    [(string) $three->getId(), 'work', 'delayed', '10', '1000', '60', '0'], 'stats-job');
 same($producer->statsTube('work')['current-jobs-ready'], '2', 'stats-tube');
 
 // Reserve, touch, release, bury, kick, delete.
 $job = $worker->reserve();
-same([$job->getId(), $job->getData()], [2, 'zwei ✓'], 'reserve');
+same([$job->getId(), $job->getData()], [$two->getId(), 'zwei ✓'], 'reserve');
 $worker->touch($job);
 refused(JobNotFoundException::class, 'touch by another', fn () => $producer->touch($job));
 refused(JobNotFoundException::class, 'delete by another', fn () => $producer->delete($job));
 $worker->release($job, 30);
 $job = $worker->reserveWithTimeout(0);
-same($job->getId(), 1, 'reserve after release');
+same($job->getId(), $one->getId(), 'reserve after release');
 $worker->bury($job, 5);
-same($producer->peekBuried()->getId(), 1, 'peek-buried');
+same($producer->peekBuried()->getId(), $one->getId(), 'peek-buried');
 same($producer->kick(10), 1, 'kick of the buried');
 same($producer->kick(10), 1, 'kick of the delayed');
 same($producer->kick(10), 0, 'kick of none');
@@ -121,7 +121,7 @@ $order = [];
 while (($job = $worker->reserveWithTimeout(0)) !== null) {
     $order[] = $job->getId();
 }
-same($order, [3, 1, 2], 'order');
+same($order, [$three->getId(), $one->getId(), $two->getId()], 'order');
 foreach ([$one, $two, $three] as $job) {
     $worker->delete($job);
 }
@@ -158,14 +158,16 @@ $worker->delete($worker->reserveWithTimeout(0));
 $producer->useTube('raw');
 $worker->watchOnly('raw');
 foreach (['', implode('', array_map('chr', range(0, 255))), str_repeat("\r\n", 100), str_repeat('x', 65535)] as $body) {
-    $producer->put($body);
+    $last = $producer->put($body);
     $job = $worker->reserveWithTimeout(0);
-    same($job->getData(), $body, 'binary body');
+    same([$job->getId(), $job->getData()], [$last->getId(), $body], 'binary body');
     $worker->delete($job);
 }
 refused(JobTooBigException::class, 'too big', fn () => $producer->put(str_repeat('x', 65536)));
 same($producer->listTubeUsed(true), 'raw', 'connection after too big');
-same($producer->withUsedTube('elsewhere', fn (Pheanstalk $client) => $client->put('there')->getId()), 10, 'put elsewhere');
+$there = $producer->withUsedTube('elsewhere', fn (Pheanstalk $client) => $client->put('there'));
+same($there->getId() > $last->getId(), true, 'the id of a put elsewhere rises');
+same($producer->peek($there)->getData(), 'there', 'put elsewhere');
 
 // Statistics and drain.
 $stats = $producer->stats();

@@ -20,6 +20,13 @@ def refused(word, function, *arguments, **named):
     same(raises(BeanstalkError, word, function, *arguments, **named).message, word, function.__name__)
 
 
+def inserted(answer, what):
+    """One check: the put is answered with INSERTED; returns the id."""
+    status, id = answer
+    same((status, type(id)), (b"INSERTED", int), what)
+    return id
+
+
 producer, worker = connect(), connect()
 same(producer.ping(), True, "ping")
 
@@ -36,45 +43,47 @@ refused("NOT_FOUND", worker.pause_tube, "nowhere", 1)
 refused("BAD_FORMAT", worker.stats_tube, "-bad")
 
 # Put and peek. The answers are (status, id).
-same(producer.put_job("one", pri=20, ttr=90), (b"INSERTED", 1), "put")
-same(producer.put_job("two ✓", pri=10), (b"INSERTED", 2), "put")
-same(producer.put_job("three", pri=10, delay=1000), (b"INSERTED", 3), "put")
+one = inserted(producer.put_job("one", pri=20, ttr=90), "put")
+two = inserted(producer.put_job("two ✓", pri=10), "put")
+three = inserted(producer.put_job("three", pri=10, delay=1000), "put")
 with producer.using("elsewhere") as inserter:
-    same(inserter.put_job("four"), (b"INSERTED", 4), "put elsewhere")
-same(producer.put_job_into("elsewhere", "five")[1], 5, "put into")
+    four = inserted(inserter.put_job("four"), "put elsewhere")
+five = inserted(producer.put_job_into("elsewhere", "five"), "put into")
+ids = [one, two, three, four, five]
+same(sorted(set(ids)), ids, "ids rise")
 same(sorted(producer.list_tubes()), ["default", "elsewhere", "work"], "tubes")
 producer.use("work")
-same(producer.peek_ready().job_id, 2, "peek-ready")
+same(producer.peek_ready().job_id, two, "peek-ready")
 same(producer.peek_ready().job_data, "two ✓", "body of peek-ready")
-same(producer.peek_delayed().job_id, 3, "peek-delayed")
+same(producer.peek_delayed().job_id, three, "peek-delayed")
 refused("NOT_FOUND", producer.peek_buried)
-job = producer.stats_job(3)
+job = producer.stats_job(three)
 true(job.pop("age") < 60, "age")
 true(990 < job.pop("time-left") <= 1000, "time-left")
-same(job, {"id": 3, "tube": "work", "state": "delayed", "pri": 10, "delay": 1000, "ttr": 120, "file": 0, "reserves": 0,
+same(job, {"id": three, "tube": "work", "state": "delayed", "pri": 10, "delay": 1000, "ttr": 120, "file": 0, "reserves": 0,
            "timeouts": 0, "releases": 0, "buries": 0, "kicks": 0}, "stats-job")
 same(producer.stats_tube("work")["current-jobs-ready"], 2, "stats-tube")
 same(producer.stats_tube("work")["name"], "work", "name in stats-tube")
 
 # Reserve, release, bury, kick, delete.
 job = worker.reserve_job(0)
-same((job.job_id, job.job_data), (2, "two ✓"), "reserve")
-refused("NOT_FOUND", producer.delete_job, 2)
-same(worker.release_job(2, pri=30), b"RELEASED", "release")
-same(worker.reserve_job(5).job_id, 1, "reserve")
-same(worker.bury_job(1, pri=5), b"BURIED", "bury")
-same(producer.peek_buried().job_id, 1, "peek-buried")
+same((job.job_id, job.job_data), (two, "two ✓"), "reserve")
+refused("NOT_FOUND", producer.delete_job, two)
+same(worker.release_job(two, pri=30), b"RELEASED", "release")
+same(worker.reserve_job(5).job_id, one, "reserve")
+same(worker.bury_job(one, pri=5), b"BURIED", "bury")
+same(producer.peek_buried().job_id, one, "peek-buried")
 same(producer.kick_jobs(10), (b"KICKED", 1), "kick of the buried")
 same(producer.kick_jobs(10), (b"KICKED", 1), "kick of the delayed")
 same(producer.kick_jobs(10), (b"KICKED", 0), "kick of none")
-same(worker.reserve_job(0).job_id, 1, "reserve of the kicked")
-worker.release_job(1, delay=1000)
-producer.kick_job(1)
-refused("NOT_FOUND", producer.kick_job, 1)
-same([job.job_id for job in worker.reserve_iter()], [3, 2, 1], "reserve until nothing is left")
-for id in (1, 2, 3):
+same(worker.reserve_job(0).job_id, one, "reserve of the kicked")
+worker.release_job(one, delay=1000)
+producer.kick_job(one)
+refused("NOT_FOUND", producer.kick_job, one)
+same([job.job_id for job in worker.reserve_iter()], [three, two, one], "reserve until nothing is left")
+for id in (one, two, three):
     worker.delete_job(id)
-refused("NOT_FOUND", worker.delete_job, 1)
+refused("NOT_FOUND", worker.delete_job, one)
 
 # Clearing a tube by peeking and deleting.
 producer.use("elsewhere")
@@ -82,27 +91,28 @@ cleared = []
 for job in producer.peek_ready_iter():
     cleared.append(job.job_id)
     producer.delete_job(job.job_id)
-same(cleared, [4, 5], "cleared")
+same(cleared, [four, five], "cleared")
 
 # Timeouts, pause, deadline, close.
 start = time.monotonic()
 refused("TIMED_OUT", worker.reserve_job, 1)
 took(start, 1, "timeout of 1")
 producer.use("work")
-producer.put_job("paused", ttr=1)
+paused = inserted(producer.put_job("paused", ttr=1), "put")
+true(paused > five, "the id rises")
 producer.pause_tube("work", 1000)
 refused("TIMED_OUT", worker.reserve_job, 0)
 producer.unpause_tube("work")
-same(worker.reserve_job(0).job_id, 6, "reserve after the pause")
+same(worker.reserve_job(0).job_id, paused, "reserve after the pause")
 refused("DEADLINE_SOON", worker.reserve_job, 5)
 other = connect()
 other.watch("work")
-same(other.reserve_job(10).job_id, 6, "reserve of the expired")
-same(other.stats_job(6)["timeouts"], 1, "timeouts")
+same(other.reserve_job(10).job_id, paused, "reserve of the expired")
+same(other.stats_job(paused)["timeouts"], 1, "timeouts")
 other.close()
-same(worker.reserve_job(10).job_id, 6, "reserve of what a close released")
-same(worker.stats_job(6)["releases"], 0, "a close is no release")
-worker.delete_job(6)
+same(worker.reserve_job(10).job_id, paused, "reserve of what a close released")
+same(worker.stats_job(paused)["releases"], 0, "a close is no release")
+worker.delete_job(paused)
 
 # Bodies.
 refused("JOB_TOO_BIG", producer.put_job, "x" * 65536)

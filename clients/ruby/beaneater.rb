@@ -21,6 +21,12 @@ else
   raise "#{what}: expected #{kind}, but it returned #{result.inspect}"
 end
 
+# One check: the put is answered with INSERTED and an id, which is returned as the text that the library gives.
+def inserted(answer)
+  same([answer[:status], answer[:id].to_i.to_s], ["INSERTED", answer[:id]], "put")
+  answer[:id]
+end
+
 def now
   Process.clock_gettime(Process::CLOCK_MONOTONIC)
 end
@@ -49,16 +55,18 @@ refused(Beaneater::NotFoundError, "stats of no tube") { producer.tubes["nowhere"
 refused(Beaneater::NotFoundError, "pause of no tube") { producer.tubes["nowhere"].pause(1) }
 
 # Put and peek.
-same(work.put("one", pri: 20, ttr: 90)[:id], "1", "put")
-same(work.put("two", pri: 10, ttr: 120)[:id], "2", "put")
-same(work.put("three", pri: 10, delay: 1000, ttr: 60)[:id], "3", "put")
-same(producer.jobs.find(1).body, "one", "peek")
-same(producer.jobs.find(999), nil, "peek of none")
-same(work.peek(:ready).id, "2", "peek-ready")
+one = inserted(work.put("one", pri: 20, ttr: 90))
+two = inserted(work.put("two", pri: 10, ttr: 120))
+three = inserted(work.put("three", pri: 10, delay: 1000, ttr: 60))
+ids = [one, two, three].map(&:to_i)
+same(ids.uniq.sort, ids, "ids rise")
+same(producer.jobs.find(one).body, "one", "peek")
+same(producer.jobs.find(18_446_744_073_709_551_615), nil, "peek of none")
+same(work.peek(:ready).id, two, "peek-ready")
 same(work.peek(:ready).body, "two", "body of peek-ready")
-same(work.peek(:delayed).id, "3", "peek-delayed")
+same(work.peek(:delayed).id, three, "peek-delayed")
 same(work.peek(:buried), nil, "peek-buried of none")
-job = producer.jobs.find(3)
+job = producer.jobs.find(three)
 same([job.tube, job.pri, job.delay, job.ttr], ["work", 10, 1000, 60], "stats-job")
 same([job.stats.state, job.stats.reserves, job.stats.file], ["delayed", 0, 0], "stats-job")
 same(work.stats.current_jobs_ready, 2, "stats-tube")
@@ -66,24 +74,24 @@ same(work.stats.name, "work", "name in stats-tube")
 
 # Reserve, touch, release, bury, kick, delete.
 job = worker.tubes.reserve
-same([job.id, job.body, job.reserved?], ["2", "two", true], "reserve")
+same([job.id, job.body, job.reserved?], [two, "two", true], "reserve")
 job.touch
-refused(Beaneater::NotFoundError, "delete by another") { producer.jobs.find(2).delete }
+refused(Beaneater::NotFoundError, "delete by another") { producer.jobs.find(two).delete }
 job.release(pri: 30)
 job = worker.tubes.reserve(0)
-same(job.id, "1", "reserve after release")
+same(job.id, one, "reserve after release")
 job.bury(pri: 5)
-same(work.peek(:buried).id, "1", "peek-buried")
+same(work.peek(:buried).id, one, "peek-buried")
 same(work.kick(10)[:id], "1", "kick of the buried")
 same(work.kick(10)[:id], "1", "kick of the delayed")
 same(work.kick(10)[:id], "0", "kick of none")
 job = worker.tubes.reserve(0)
-same(job.id, "1", "reserve of the kicked")
+same(job.id, one, "reserve of the kicked")
 job.release(delay: 1000)
-producer.jobs.find(1).kick
-refused(Beaneater::NotFoundError, "kick-job of a ready job") { producer.jobs.find(1).kick }
+producer.jobs.find(one).kick
+refused(Beaneater::NotFoundError, "kick-job of a ready job") { producer.jobs.find(one).kick }
 jobs = Array.new(3) { worker.tubes.reserve(0) }
-same(jobs.map(&:id), %w[1 3 2], "order")
+same(jobs.map(&:id), [one, three, two], "order")
 jobs.each(&:delete)
 refused(Beaneater::NotFoundError, "delete again") { jobs[0].delete }
 same(jobs[0].exists?, false, "exists?")
@@ -92,7 +100,8 @@ same(jobs[0].exists?, false, "exists?")
 start = now
 refused(Beaneater::TimedOutError, "timeout") { worker.tubes.reserve(1) }
 took(start, 1, "timeout of 1")
-work.put("short", ttr: 1)
+short = inserted(work.put("short", ttr: 1))
+same(short.to_i > three.to_i, true, "the id rises")
 work.pause(1)
 start = now
 refused(Beaneater::TimedOutError, "reserve of a paused tube") { worker.tubes.reserve(0) }
@@ -101,10 +110,10 @@ took(start, 1, "pause of 1")
 refused(Beaneater::DeadlineSoonError, "ttr of 1") { worker.tubes.reserve }
 other = Beaneater.new(address)
 job = other.tubes["work"].reserve(10)
-same([job.id, job.stats.timeouts], ["4", 1], "reserve of the expired")
+same([job.id, job.stats.timeouts], [short, 1], "reserve of the expired")
 other.close
 job = worker.tubes.reserve(10)
-same([job.id, job.stats.releases], ["4", 0], "reserve of what a close released")
+same([job.id, job.stats.releases], [short, 0], "reserve of what a close released")
 job.delete
 
 # The library's own loop over jobs: what raises is buried, what asks for it is retried, and one ends the loop.

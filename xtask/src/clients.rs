@@ -41,6 +41,10 @@ const CLIENTS: [Client; 6] = [
     Client { name: "php-pda-pheanstalk 4.0.4 (PHP)", prepare: install::pheanstalk, own_suite: None },
 ];
 
+/// The server's modes and their flags; clients see the same server in each.
+const MODES: [(&str, &[&str]); 2] =
+    [("one process", &[]), ("2 owners and 2 frontends", &["--owners", "2", "--frontends", "2"])];
+
 /// Where things are.
 struct Places {
     /// The programs: `clients/` of the workspace.
@@ -108,15 +112,20 @@ pub(crate) fn run(server: &Path) -> anyhow::Result<Summary> {
         let own_tests = client.own_suite.map(|suite| suite(&places)).transpose();
         let own_tests = own_tests.with_context(|| format!("the own test suite of {} does not pass", client.name))?;
         let started = Instant::now();
-        let said = live(&server, command, &places).with_context(|| format!("{} does not pass", client.name))?;
+        let mut said = String::new();
+        for (mode, flags) in MODES {
+            said = live(&server, &command, &places, flags)
+                .with_context(|| format!("{} does not pass with {mode}", client.name))?;
+        }
         passed.push(Passed { name: client.name, said, own_tests, took: started.elapsed() });
     }
     Ok(Summary { installed, passed })
 }
 
-/// Runs one program against a server of its own, and returns its last line.
-fn live(executable: &Path, mut command: Command, places: &Places) -> anyhow::Result<String> {
-    let server = Server::start(executable, &places.installed)?;
+/// Runs one program against a server of its own in one of the modes, and returns its last line.
+fn live(executable: &Path, program: &Command, places: &Places, mode: &[&str]) -> anyhow::Result<String> {
+    let server = Server::start(executable, &places.installed, mode)?;
+    let mut command = again(program);
     command.arg("127.0.0.1").arg(server.port().to_string());
     let output = output_within(&mut command, Duration::from_secs(120))?;
     if let Some(text) = &output.failure {
@@ -127,6 +136,22 @@ fn live(executable: &Path, mut command: Command, places: &Places) -> anyhow::Res
         Some(line) if line.ends_with(" checks passed") => Ok(line.to_owned()),
         _ => bail!("it ended without saying what it checked; its output:\n{}", output.text),
     }
+}
+
+/// The same call once more, as a command cannot be cloned.
+fn again(program: &Command) -> Command {
+    let mut command = Command::new(program.get_program());
+    command.args(program.get_args());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    if let Some(folder) = program.get_current_dir() {
+        command.current_dir(folder);
+    }
+    command
 }
 
 /// What a program printed, and why it failed if it did.

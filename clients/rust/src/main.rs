@@ -66,16 +66,19 @@ fn main() -> Outcome<()> {
     checks.refused(producer.use_tube("-bad"), "BadFormat")?;
 
     // Put and peek.
-    checks.same(producer.put(b"one", 20, seconds(0), seconds(90))?, 1u64, "put")?;
-    checks.same(producer.put(b"two", 10, seconds(0), seconds(120))?, 2u64, "put")?;
-    checks.same(producer.put(b"three", 10, seconds(1000), seconds(60))?, 3u64, "put")?;
-    checks.same(producer.peek(1)?.body(), b"one", "peek")?;
-    checks.same(producer.peek_ready()?.id(), 2u64, "peek-ready")?;
-    checks.same(producer.peek_delayed()?.id(), 3u64, "peek-delayed")?;
+    let one = producer.put(b"one", 20, seconds(0), seconds(90))?;
+    let two = producer.put(b"two", 10, seconds(0), seconds(120))?;
+    let three = producer.put(b"three", 10, seconds(1000), seconds(60))?;
+    checks.same(one < two && two < three, true, "ids rise")?;
+    checks.refused(producer.peek(u64::MAX), "NotFound")?;
+    checks.same(producer.peek(one)?.body(), b"one", "peek")?;
+    checks.same(producer.peek_ready()?.id(), two, "peek-ready")?;
+    checks.same(producer.peek_delayed()?.id(), three, "peek-delayed")?;
     checks.refused(producer.peek_buried(), "NotFound")?;
-    let job = producer.stats_job(3)?;
+    let job = producer.stats_job(three)?;
+    let id = three.to_string();
     for (key, value) in
-        [("id", "3"), ("tube", "work"), ("state", "delayed"), ("pri", "10"), ("delay", "1000"), ("ttr", "60")]
+        [("id", id.as_str()), ("tube", "work"), ("state", "delayed"), ("pri", "10"), ("delay", "1000"), ("ttr", "60")]
     {
         checks.same(job.get(key).map(String::as_str), Some(value), key)?;
     }
@@ -86,49 +89,50 @@ fn main() -> Outcome<()> {
 
     // Reserve, touch, release, bury, kick, delete.
     let mut job = worker.reserve()?;
-    checks.same((job.id(), job.reserved()), (2u64, true), "reserve")?;
+    checks.same((job.id(), job.reserved()), (two, true), "reserve")?;
     checks.same(job.body(), b"two", "body")?;
     job.touch()?;
-    checks.refused(producer.touch(2), "NotFound")?;
-    checks.refused(producer.delete(2), "NotFound")?;
-    worker.release(2, 30, seconds(0))?;
-    checks.same(worker.reserve_with_timeout(seconds(0))?.id(), 1u64, "reserve after release")?;
-    worker.bury(1, 5)?;
-    checks.same(producer.peek_buried()?.id(), 1u64, "peek-buried")?;
+    checks.refused(producer.touch(two), "NotFound")?;
+    checks.refused(producer.delete(two), "NotFound")?;
+    worker.release(two, 30, seconds(0))?;
+    checks.same(worker.reserve_with_timeout(seconds(0))?.id(), one, "reserve after release")?;
+    worker.bury(one, 5)?;
+    checks.same(producer.peek_buried()?.id(), one, "peek-buried")?;
     checks.same(producer.kick(10)?, 1u64, "kick of the buried")?;
     checks.same(producer.kick(10)?, 1u64, "kick of the delayed")?;
     checks.same(producer.kick(10)?, 0u64, "kick of none")?;
-    checks.same(worker.reserve()?.id(), 1u64, "reserve of the kicked")?;
-    worker.release(1, 20, seconds(1000))?;
-    producer.kick_job(1)?;
-    checks.refused(producer.kick_job(1), "NotFound")?;
-    for id in [3u64, 1, 2] {
+    checks.same(worker.reserve()?.id(), one, "reserve of the kicked")?;
+    worker.release(one, 20, seconds(1000))?;
+    producer.kick_job(one)?;
+    checks.refused(producer.kick_job(one), "NotFound")?;
+    for id in [three, one, two] {
         checks.same(worker.reserve_with_timeout(seconds(0))?.id(), id, "order")?;
     }
-    for id in [1, 2, 3] {
+    for id in [one, two, three] {
         worker.delete(id)?;
     }
-    checks.refused(worker.delete(1), "NotFound")?;
+    checks.refused(worker.delete(one), "NotFound")?;
 
     // Timeouts, pause, deadline, close.
     let start = Instant::now();
     checks.refused(worker.reserve_with_timeout(seconds(1)), "TimedOut")?;
     checks.took(start, 1, "timeout of 1")?;
-    checks.same(producer.put(b"short", 0, seconds(0), seconds(1))?, 4u64, "put")?;
+    let short = producer.put(b"short", 0, seconds(0), seconds(1))?;
+    checks.same(short > three, true, "the id rises")?;
     producer.pause_tube("work", seconds(1))?;
     let start = Instant::now();
     checks.refused(worker.reserve_with_timeout(seconds(0)), "TimedOut")?;
-    checks.same(worker.reserve()?.id(), 4u64, "reserve after the pause")?;
+    checks.same(worker.reserve()?.id(), short, "reserve after the pause")?;
     checks.took(start, 1, "pause of 1")?;
     checks.refused(worker.reserve(), "DeadlineSoon")?;
     let mut other = connect()?;
     other.watch("work")?;
-    checks.same(other.reserve_with_timeout(seconds(10))?.id(), 4u64, "reserve of the expired")?;
-    checks.same(other.stats_job(4)?.get("timeouts").map(String::as_str), Some("1"), "timeouts")?;
-    checks.refused(worker.delete(4), "NotFound")?;
+    checks.same(other.reserve_with_timeout(seconds(10))?.id(), short, "reserve of the expired")?;
+    checks.same(other.stats_job(short)?.get("timeouts").map(String::as_str), Some("1"), "timeouts")?;
+    checks.refused(worker.delete(short), "NotFound")?;
     drop(other);
-    checks.same(worker.reserve_with_timeout(seconds(10))?.id(), 4u64, "reserve of what a close released")?;
-    worker.delete(4)?;
+    checks.same(worker.reserve_with_timeout(seconds(10))?.id(), short, "reserve of what a close released")?;
+    worker.delete(short)?;
 
     // Bodies.
     let every: Vec<u8> = (0..=255).collect();

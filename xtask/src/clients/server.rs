@@ -20,12 +20,13 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts `executable` as any client's suite would: `beanstalkd -l 127.0.0.1 -p PORT`, found on PATH.
+    /// Starts `executable` as any client's suite would: `beanstalkd -l 127.0.0.1 -p PORT`, found on PATH, with the flags of
+    /// a mode behind.
     ///
     /// # Errors
     ///
     /// If it does not listen in time, with what it wrote.
-    pub(super) fn start(executable: &Path, folder: &Path) -> anyhow::Result<Self> {
+    pub(super) fn start(executable: &Path, folder: &Path, mode: &[&str]) -> anyhow::Result<Self> {
         let names = folder.join("bin");
         fs::create_dir_all(&names).with_context(|| format!("failed to make {}", names.display()))?;
         let link = names.join("beanstalkd");
@@ -46,6 +47,7 @@ impl Server {
             // Ends with this task, also when the task is killed and drops nothing.
             let child = Command::new("setpriv")
                 .args(["--pdeathsig", "KILL", "beanstalkd", "-l", "127.0.0.1", "-p", &port.to_string()])
+                .args(mode)
                 .env("PATH", &path)
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
