@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Demo(DemoOptions),
     /// Show the processes of a running server.
     Status(StatusCall),
+    /// Divide a data directory anew.
+    Reshard { directory: PathBuf, owners: Option<u16>, keep: bool },
     /// Try a failed slot again.
     RestartSlot { slot: u16, place: ServerPlace },
 }
@@ -121,6 +123,22 @@ enum TubesTool {
         /// The data directory
         #[arg(value_name = "DIR")]
         directory: PathBuf,
+    },
+    /// Divide the jobs in DIR among another number of owners, or give them to one process; ids are kept
+    #[command(group(clap::ArgGroup::new("topology").required(true)))]
+    Reshard {
+        /// The data directory, which no server is using
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// Number of owners
+        #[arg(long, value_name = "N", group = "topology", value_parser = clap::value_parser!(u16).range(1..=64))]
+        owners: Option<u16>,
+        /// One process
+        #[arg(long, group = "topology")]
+        single: bool,
+        /// Leave the old logs where they are
+        #[arg(long)]
+        keep: bool,
     },
     /// Try an owner's slot again that has failed
     RestartSlot {
@@ -272,6 +290,9 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
             (Some(TubesTool::Check { directory }), _) => Command::Check { directory },
             (Some(TubesTool::Repair { directory }), _) => Command::Repair { directory },
             (Some(TubesTool::RestartSlot { slot, place }), _) => Command::RestartSlot { slot, place },
+            (Some(TubesTool::Reshard { directory, owners, keep, .. }), _) => {
+                Command::Reshard { directory, owners, keep }
+            }
             (None, flags) => {
                 let level = line.level.map(|level| match level {
                     Level::Error => LogLevel::Error,

@@ -33,6 +33,12 @@ impl From<tubes_store::datadir::DirError> for Failure {
     }
 }
 
+impl From<tubes_store::reshard::ReshardError> for Failure {
+    fn from(error: tubes_store::reshard::ReshardError) -> Self {
+        Failure::new(error.exit_code(), error)
+    }
+}
+
 impl From<tubes_store::import::ImportError> for Failure {
     fn from(error: tubes_store::import::ImportError) -> Self {
         Failure::new(error.exit_code(), error)

@@ -1,9 +1,10 @@
-//! Commands on a data directory that no server is using: check, repair, import.
+//! Commands on a data directory that no server is using: check, repair, reshard, import.
 
 use crate::exit::Failure;
 use rustix::time::{ClockId, clock_gettime};
 use std::path::Path;
-use tubes_store::{LogOptions, SyncMode, check, datadir, import, repair};
+use tubes_store::manifest::Topology;
+use tubes_store::{LogOptions, SyncMode, check, datadir, import, repair, reshard};
 
 /// Length of the segments that are written, in bytes; the default of a server.
 const SEGMENT_BYTES: u64 = 10 * 1024 * 1024;
@@ -69,6 +70,23 @@ pub(crate) fn repair(directory: &Path) -> Result<(), Failure> {
             "slot {}: {} records saved, {} jobs, next id {}",
             slot.slot, slot.salvage.records, slot.salvage.jobs, slot.salvage.next_id
         );
+    }
+    Ok(())
+}
+
+/// Divides a directory's jobs among so many owners, or gives them to one process.
+pub(crate) fn reshard(directory: &Path, owners: Option<u16>, keep: bool) -> Result<(), Failure> {
+    let wanted = owners.map_or(Topology::Single, Topology::Multi);
+    let done = reshard::reshard(directory, wanted, keep, &present())?;
+    println!(
+        "{}: {} jobs, before {}, now {wanted}; the next id is {} or above",
+        directory.display(),
+        done.jobs,
+        done.before,
+        done.next_id
+    );
+    if let Some(kept) = done.kept {
+        println!("the old logs lie in {kept}");
     }
     Ok(())
 }

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         cli::Command::Tubes(call) => tubes::serve(*call),
         cli::Command::Check { directory } => log_files::check(&directory),
         cli::Command::Repair { directory } => log_files::repair(&directory),
+        cli::Command::Reshard { directory, owners, keep } => log_files::reshard(&directory, owners, keep),
         cli::Command::Import { from, to } => log_files::import(&from, &to),
         cli::Command::Demo(options) => demo::run(&options),
         cli::Command::Status(call) => status::show(&call),

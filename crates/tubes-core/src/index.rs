@@ -20,8 +20,8 @@ pub(crate) struct IdIndex {
     partitioned_from: u64,
 }
 
-/// Partitions of tube names, and so the factor between counter and id.
-const PARTITIONS: u64 = 64;
+/// The factor between counter and id.
+const PARTITIONS: u64 = crate::PARTITIONS as u64;
 
 impl IdIndex {
     /// Ids without partitions.

@@ -22,12 +22,14 @@ mod engine;
 mod index;
 mod job;
 pub mod journal;
+mod partition;
 pub mod planted;
 mod ready;
 mod session;
 mod tube;
 
 pub use engine::{Engine, EngineOptions, Offered, Outbox};
+pub use partition::{PARTITIONS, partition_of};
 pub use session::SessionId;
 
 /// One instant, read by the caller.

@@ -2,10 +2,9 @@
 
 use crate::frame::FrameError;
 use crate::message::{Outcome, ToFrontend, ToOwner};
-use crate::partition::{PARTITIONS, partition_of};
 use std::collections::BTreeMap;
 use tubes_core::journal::Journal;
-use tubes_core::{Engine, Now, Offered, Outbox, SessionId};
+use tubes_core::{Engine, Now, Offered, Outbox, PARTITIONS, SessionId, partition_of};
 use tubes_protocol::{Command, Line, Reply, ServerStats, parse_line};
 
 /// What an owner reaches besides its engine and log.
@@ -89,7 +88,7 @@ impl Host {
             }
             ToOwner::Put { pri, delay_s, ttr_s, body } => {
                 let tube = engine.used_tube(id).ok_or(FrameError::Message)?;
-                let partition = u64::from(partition_of(tube));
+                let partition = partition_of(tube) as u64;
                 engine.set_next_id(out.next_id_count() * PARTITIONS as u64 + partition);
                 let command = Command::Put { pri, delay_s, ttr_s, body: body.into() };
                 engine.handle(now, id, command, journal, &mut self.boxed(out));

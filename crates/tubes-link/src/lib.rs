@@ -13,5 +13,5 @@ mod router;
 pub use frame::{FrameError, Link, MessageHead, Reader, Writer};
 pub use host::{Host, HostOut};
 pub use message::{Outcome, ToFrontend, ToOwner};
-pub use partition::{PARTITIONS, PartitionMap, partition_of};
+pub use partition::PartitionMap;
 pub use router::{ClientId, Router, RouterOptions, Wires};

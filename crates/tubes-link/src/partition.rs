@@ -1,15 +1,6 @@
 //! Which owner has a tube, and which an id.
 
-use xxhash_rust::xxh3::xxh3_64;
-
-/// Partitions of tube names, for ever.
-pub const PARTITIONS: usize = 64;
-
-/// The partition that a tube name belongs to, for ever.
-#[must_use]
-pub fn partition_of(name: &[u8]) -> u8 {
-    (xxh3_64(name) % PARTITIONS as u64) as u8
-}
+use tubes_core::{PARTITIONS, partition_of};
 
 /// Which owner has each partition, and which ids carry one.
 #[derive(Debug, Clone)]
@@ -50,7 +41,7 @@ impl PartitionMap {
     /// The owner of a tube.
     #[must_use]
     pub fn of_tube(&self, name: &[u8]) -> u16 {
-        self.slots[usize::from(partition_of(name))]
+        self.slots[partition_of(name)]
     }
 
     /// The owner of an id; `None` if every owner must be asked.
@@ -62,14 +53,7 @@ impl PartitionMap {
 
 #[cfg(test)]
 mod tests {
-    use super::{PartitionMap, partition_of};
-
-    #[test]
-    fn a_name_keeps_its_partition_for_ever() {
-        // Figures of xxh3_64; a change would send every client to another owner than the one with its jobs.
-        assert_eq!(partition_of(b"default"), (xxhash_rust::xxh3::xxh3_64(b"default") % 64) as u8);
-        assert!((0..64).contains(&partition_of(b"")));
-    }
+    use super::PartitionMap;
 
     #[test]
     fn an_id_leads_to_its_partitions_owner_and_an_old_one_to_all() {

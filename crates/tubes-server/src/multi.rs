@@ -87,7 +87,7 @@ mod linux {
     use std::path::{Path, PathBuf};
     use supervisor::lock::{make_private_folder, memory_only_folder, memory_only_slot};
     use supervisor::{Child, OnSlotFailed, Plan, RaiseGeneration, RestartPolicy, Role, generations_in_memory};
-    use tubes_link::PARTITIONS;
+    use tubes_core::PARTITIONS;
     use tubes_store::datadir::{self, DataDir};
     use tubes_store::manifest::Topology;
     use tubes_store::{DiskVfs, SyncMode};
@@ -166,7 +166,7 @@ mod linux {
 
     impl Kept {
         fn open(settings: &LogSettings, multi: &MultiOptions) -> Result<Kept, ServeError> {
-            let directory = datadir::open(&settings.directory, Topology::Multi(multi.owners))?;
+            let directory = open_when_free(&settings.directory, Topology::Multi(multi.owners))?;
             let manifest = directory.manifest().clone();
             let slots = (0..multi.owners)
                 .map(|slot| Ok(datadir::slot_directory(&settings.directory, &manifest.logs, slot)?))
@@ -216,6 +216,20 @@ mod linux {
                 directory: None,
             })
         }
+    }
+
+    /// Opens the data directory. A supervisor that was killed while it started a process leaves its lock with that process
+    /// for a moment, so a lock that is held is tried again for a while.
+    fn open_when_free(directory: &Path, topology: Topology) -> Result<DataDir, ServeError> {
+        const TRIES: u32 = 100;
+        const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+        for _ in 0..TRIES {
+            match datadir::open(directory, topology) {
+                Err(datadir::DirError::Locked { .. }) => std::thread::sleep(PAUSE),
+                opened => return Ok(opened?),
+            }
+        }
+        Ok(datadir::open(directory, topology)?)
     }
 
     /// Where this account keeps what ends with the machine's run: `$XDG_RUNTIME_DIR/tenure`, `/run/tenure` as root,

@@ -284,6 +284,8 @@ impl Owner {
                     let is_it =
                         self.wires.links[frontend].as_ref().is_some_and(|l| l.peer_generation == peer.generation);
                     if is_it {
+                        // What it sent before it ended still counts.
+                        self.read(frontend);
                         self.lose(frontend, &LinkLost::Closed);
                     }
                 }

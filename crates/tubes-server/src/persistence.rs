@@ -101,7 +101,7 @@ impl Persistence {
             fingerprint: slot.log.fingerprint,
             segment_bytes: slot.segment_bytes,
             sync: slot.log.sync(),
-            ids_per_count: tubes_link::PARTITIONS as u64,
+            ids_per_count: tubes_core::PARTITIONS as u64,
             boot_id: datadir::boot_id(),
             wall_ms: now.wall_ms,
             now_ns: now.boot_ns,

@@ -316,6 +316,20 @@ impl DataDir {
         Ok(SlotDir { vfs, generation, _lock: lock })
     }
 
+    /// Makes `manifest` what the directory is, in one step.
+    pub(crate) fn replace_manifest(&mut self, manifest: Manifest) -> Result<(), DirError> {
+        let text = manifest.to_text();
+        replace(&self.vfs, MANIFEST, text.as_bytes()).map_err(io_error(&self.vfs, MANIFEST, "replace"))?;
+        self.fingerprint = xxh3_64(text.as_bytes());
+        self.manifest = manifest;
+        Ok(())
+    }
+
+    /// The directory itself.
+    pub(crate) fn vfs(&self) -> &DiskVfs {
+        &self.vfs
+    }
+
     /// The directory of all slots.
     pub(crate) fn logs(&self) -> Result<DiskVfs, DirError> {
         let logs = &self.manifest.logs;

@@ -25,6 +25,7 @@ mod reader;
 mod reclaim;
 mod recover;
 pub mod repair;
+pub mod reshard;
 mod rewrite;
 mod segment;
 mod space;

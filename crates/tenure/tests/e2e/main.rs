@@ -18,6 +18,7 @@ mod parsing;
 mod put;
 mod release_bury_kick;
 mod reserve;
+mod reshard;
 mod security;
 mod sockets;
 mod stats;
