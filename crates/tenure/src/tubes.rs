@@ -5,11 +5,9 @@ use crate::exit::{self, Failure};
 use crate::logging;
 use std::time::Duration;
 use tenure_config::{Config, Listen, LoadOptions, LogLevel, Mode, OnSlotFailed, Origin, Sync};
+use tubes_protocol::JOB_BODY_BYTES_MAX;
 use tubes_server::{Address, LogSettings, MultiOptions, ServerOptions};
 use tubes_store::SyncMode;
-
-/// Largest value of `-z`, in bytes; the original's cap.
-const JOB_SIZE_MAX: u64 = 1_073_741_824;
 
 /// Serves until told to stop.
 pub(crate) fn serve(call: TubesCall) -> Result<(), Failure> {
@@ -112,10 +110,13 @@ fn address(flags: &TubesFlags, config: &Config) -> Result<Address, Failure> {
 
 fn max_job_size(flags: &TubesFlags, config: &Config) -> u32 {
     let wanted = flags.max_job_size.unwrap_or(config.tubes.max_job_size);
-    if wanted > JOB_SIZE_MAX {
-        tracing::warn!("-z {wanted} is lowered to the largest possible, {JOB_SIZE_MAX}");
+    match u32::try_from(wanted) {
+        Ok(bytes) if bytes <= JOB_BODY_BYTES_MAX => bytes,
+        _ => {
+            tracing::warn!("the largest job of {wanted} bytes is lowered to what is possible, {JOB_BODY_BYTES_MAX}");
+            JOB_BODY_BYTES_MAX
+        }
     }
-    u32::try_from(wanted.min(JOB_SIZE_MAX)).expect("the cap fits")
 }
 
 fn log(flags: &TubesFlags, config: &Config) -> Option<LogSettings> {

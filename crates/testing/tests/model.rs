@@ -164,7 +164,7 @@ impl Duel {
             Step::HalfClose(pick) => {
                 if let Some(session) = self.pick(*pick) {
                     let at = now(self.now);
-                    self.engine.half_close(at, SessionId(session), &mut self.journal, &mut self.said);
+                    self.engine.half_close(at, SessionId(session), &mut self.said);
                     self.model.half_close(session);
                 }
             }

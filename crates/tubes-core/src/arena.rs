@@ -13,7 +13,7 @@ const CHUNK_LEN: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Arena<T> {
     chunks: Vec<Chunk<T>>,
-    /// Chunks with a free place; those with memory lie above those without.
+    /// Chunks with a free place; the last one is used next.
     open: Vec<u32>,
     /// Chunks that are empty and still have their memory: at most one, so that a server around zero jobs does not
     /// allocate at every put.

@@ -7,7 +7,8 @@
 //! # Time
 //!
 //! A caller shows the engine one instant per turn: it calls [`Engine::tick`] with it, then handles the turn's commands
-//! with the same one. All that is due at a tick happens in these phases, however late the tick is:
+//! with the same one. What is due at a tick happens in these phases, however late the tick is; of very many delayed jobs
+//! that are due together some become ready in the ticks behind it, at once:
 //!
 //! 1. pauses end;
 //! 2. delayed jobs become ready;

@@ -56,7 +56,7 @@ fn play(script: &str) -> String {
                 engine.disconnect(now, session, &mut NoJournal, &mut heard);
                 sessions.remove(name);
             }
-            "half-close" => engine.half_close(now, session, &mut NoJournal, &mut heard),
+            "half-close" => engine.half_close(now, session, &mut heard),
             "drain" => engine.drain(),
             _ => handle(&mut engine, now, session, command, &mut heard),
         }

@@ -25,9 +25,6 @@ pub const TUBE_NAME_BYTES_MAX: usize = 200;
 /// Largest `reserve-with-timeout`, in seconds: a signed 32-bit number in the original.
 pub const RESERVE_TIMEOUT_S_MAX: u32 = 2_147_483_647;
 
-/// Default of the largest job body in bytes, which clients rely on.
-pub const JOB_BODY_BYTES_DEFAULT: u32 = 65_535;
-
 /// Largest value that the limit of job bodies can be set to, in bytes.
 pub const JOB_BODY_BYTES_MAX: u32 = 1 << 30;
 

@@ -263,7 +263,7 @@ impl Backend for Queue {
     }
 
     fn half_close(&mut self, now: Now, session: SessionId, outputs: &mut Outputs) {
-        self.engine.half_close(now, session, &mut self.persistence, outputs);
+        self.engine.half_close(now, session, outputs);
     }
 
     fn give_back(&mut self, now: Now, session: SessionId, outputs: &mut Outputs) {

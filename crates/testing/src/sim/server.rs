@@ -278,7 +278,7 @@ impl World {
             if connection.ending.is_none() {
                 return Ok(false);
             }
-            server.engine.half_close(now(moment), id, &mut booking, &mut server.out);
+            server.engine.half_close(now(moment), id, &mut server.out);
             model.half_close(session);
             self.compare("the end of a waiting client's input")?;
             return Ok(true);

@@ -78,7 +78,7 @@ impl Engine {
     /// Ends the replay of a log: builds queues and timers out of the jobs that are left. Ids go on with `next_id`.
     ///
     /// Delayed jobs become due after what is left of their delay, clamped to [0, delay], as wall clocks may have been
-    /// changed meanwhile; buried ones keep their order.
+    /// changed meanwhile; buried ones keep their order, by id where a repaired or divided log gives two the same place.
     ///
     /// # Panics
     ///

@@ -24,7 +24,7 @@ impl Engine {
     }
 
     /// The client will send nothing more: a waiting reserve is answered `TIMED_OUT`.
-    pub fn half_close<J: Journal, O: Outbox>(&mut self, now: Now, session: SessionId, _journal: &mut J, out: &mut O) {
+    pub fn half_close<O: Outbox>(&mut self, now: Now, session: SessionId, out: &mut O) {
         self.now = now;
         if self.is_waiting(session) {
             self.end_wait(session.0);
