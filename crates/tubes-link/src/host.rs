@@ -17,6 +17,10 @@ pub trait HostOut {
 
     /// Draws from the counter of created tubes that all owners share.
     fn next_creation(&mut self) -> u64;
+
+    /// Whether the server drains. Asked in the step that would make a job, so that whoever has seen the server drain
+    /// gets no job in any more, though this owner may not have been told yet.
+    fn is_draining(&self) -> bool;
 }
 
 /// The sessions of all frontends at this owner.
@@ -87,6 +91,9 @@ impl Host {
                 self.remotes[at].is_silent = false;
             }
             ToOwner::Put { pri, delay_s, ttr_s, body } => {
+                if out.is_draining() {
+                    engine.drain();
+                }
                 let tube = engine.used_tube(id).ok_or(FrameError::Message)?;
                 let partition = partition_of(tube) as u64;
                 engine.set_next_id(out.next_id_count() * PARTITIONS as u64 + partition);

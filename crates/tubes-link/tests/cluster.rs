@@ -53,6 +53,7 @@ struct Owner {
 struct Counters {
     id: u64,
     creation: u64,
+    is_draining: bool,
 }
 
 struct Cluster {
@@ -114,6 +115,9 @@ impl HostOut for OwnerWires<'_> {
     fn next_creation(&mut self) -> u64 {
         self.counters.creation += 1;
         self.counters.creation
+    }
+    fn is_draining(&self) -> bool {
+        self.counters.is_draining
     }
 }
 
@@ -494,6 +498,17 @@ fn of_the_offers_of_several_owners_the_best_is_taken_and_the_others_are_given_ba
             3 u1: RESERVED #6 2 a0
         "#]],
     );
+}
+
+/// S25, GT10: the supervisor marks the shared page first and tells the owners then.
+#[test]
+fn whoever_has_seen_the_server_drain_gets_no_job_in() {
+    let mut cluster = Cluster::new(2);
+    cluster.play("0 p0 put 0 0 60 one\n0 p1 use a");
+    cluster.counters.is_draining = true;
+    cluster.play("1 p0 put 0 0 60 two\n1 p1 put 0 0 60 three\n1 p1 watch default\n1 p1 reserve-with-timeout 0");
+    assert_eq!(cluster.heard.matches("DRAINING").count(), 2, "{}", cluster.heard);
+    assert!(cluster.heard.contains("RESERVED #1 3 one"), "{}", cluster.heard);
 }
 
 #[test]

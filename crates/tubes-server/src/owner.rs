@@ -75,6 +75,9 @@ impl HostOut for Wires {
     fn next_creation(&mut self) -> u64 {
         self.pages.server().next_tube_number()
     }
+    fn is_draining(&self) -> bool {
+        self.pages.server().is_draining()
+    }
 }
 
 impl Owner {
