@@ -109,8 +109,8 @@ async function main(host, port) {
   same(await worker.reserveWithTimeout(1), null, "timeout");
   took(start, 1, "timeout of 1");
   const { id: short } = await producer.put("short", 1, 0, 0);
-  same(await producer.pauseTube("work", 1), true, "pause");
   start = performance.now();
+  same(await producer.pauseTube("work", 1), true, "pause");
   same(await worker.reserveWithTimeout(0), null, "reserve of a paused tube");
   same((await worker.reserve()).id, short, "reserve after the pause");
   took(start, 1, "pause of 1");

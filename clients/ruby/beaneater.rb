@@ -102,8 +102,8 @@ refused(Beaneater::TimedOutError, "timeout") { worker.tubes.reserve(1) }
 took(start, 1, "timeout of 1")
 short = inserted(work.put("short", ttr: 1))
 same(short.to_i > three.to_i, true, "the id rises")
-work.pause(1)
 start = now
+work.pause(1)
 refused(Beaneater::TimedOutError, "reserve of a paused tube") { worker.tubes.reserve(0) }
 same(worker.tubes.reserve.body, "short", "reserve after the pause")
 took(start, 1, "pause of 1")

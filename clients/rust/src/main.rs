@@ -119,8 +119,8 @@ fn main() -> Outcome<()> {
     checks.took(start, 1, "timeout of 1")?;
     let short = producer.put(b"short", 0, seconds(0), seconds(1))?;
     checks.same(short > three, true, "the id rises")?;
-    producer.pause_tube("work", seconds(1))?;
     let start = Instant::now();
+    producer.pause_tube("work", seconds(1))?;
     checks.refused(worker.reserve_with_timeout(seconds(0)), "TimedOut")?;
     checks.same(worker.reserve()?.id(), short, "reserve after the pause")?;
     checks.took(start, 1, "pause of 1")?;
