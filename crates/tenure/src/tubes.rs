@@ -79,6 +79,7 @@ fn options(call: &TubesCall, config: &Config) -> Result<ServerOptions, Failure> 
         socket_group: config.tubes.socket_group.clone(),
         user: flags.user.clone(),
         max_job_size: max_job_size(flags, config),
+        body_memory: config.tubes.body_memory,
         close_on_http: config.tubes.close_on_http,
         log: log(flags, config),
         segment_bytes: flags.segment_bytes.unwrap_or(config.tubes.segment_size),

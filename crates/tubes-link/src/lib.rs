@@ -8,10 +8,14 @@ mod frame;
 mod host;
 mod message;
 mod partition;
+mod reader;
 mod router;
+mod writer;
 
-pub use frame::{FrameError, Link, MessageHead, Reader, Writer};
+pub use frame::{CHUNK_BYTES, FrameError, Link, MessageHead, WINDOW_BYTES};
 pub use host::{Host, HostOut};
 pub use message::{Outcome, ToFrontend, ToOwner};
 pub use partition::PartitionMap;
+pub use reader::Reader;
 pub use router::{ClientId, Router, RouterOptions, Wires};
+pub use writer::Writer;

@@ -27,6 +27,8 @@ pub struct ClientId(pub u32);
 
 /// What a router reaches.
 pub trait Wires {
+    /// Whether another command may be queued for an owner: the link does not hold too much already.
+    fn has_room(&self, owner: u16) -> bool;
     /// Queues a message for an owner.
     fn to_owner(&mut self, owner: u16, session: u64, message: &ToOwner<'_>);
     /// Queues bytes for a client.
@@ -44,6 +46,9 @@ pub trait Wires {
 pub struct RouterOptions {
     /// How long a command waits for an owner that is away, in ns.
     pub owner_wait_ns: u64,
+    /// Commands of one session under way together that are answered with a job's body, at most: a bound on what may
+    /// come for a client that does not read.
+    pub bodies_max: u32,
 }
 
 /// Commands of one session under way together, at most: a bound on what an owner's end costs and on memory.

@@ -10,7 +10,8 @@ use std::fmt::Write;
 use tubes_core::journal::NoJournal;
 use tubes_core::{Engine, EngineOptions, Now};
 use tubes_link::{
-    ClientId, Host, HostOut, Link, PartitionMap, Reader, Router, RouterOptions, ToFrontend, ToOwner, Wires, Writer,
+    ClientId, Host, HostOut, Link, MessageHead, PartitionMap, Reader, Router, RouterOptions, ToFrontend, ToOwner,
+    Wires, Writer,
 };
 use tubes_protocol::{Framer, Item, Limits};
 
@@ -62,6 +63,8 @@ struct Cluster {
     routers: Vec<Router>,
     /// By frontend and owner.
     pipes: Vec<Vec<Pipe>>,
+    /// What a link may hold before no command is queued for it.
+    room_bytes: usize,
     counters: Counters,
     names: BTreeMap<(usize, ClientId), String>,
     /// By name: frontend and number.
@@ -77,11 +80,15 @@ struct Cluster {
 /// The wires of one frontend.
 struct FrontWires<'a> {
     pipes: &'a mut [Pipe],
+    room_bytes: usize,
     said: Vec<(ClientId, Vec<u8>)>,
     closed: Vec<ClientId>,
 }
 
 impl Wires for FrontWires<'_> {
+    fn has_room(&self, owner: u16) -> bool {
+        self.pipes[usize::from(owner)].to_owner.0.backlog() < self.room_bytes
+    }
     fn to_owner(&mut self, owner: u16, session: u64, message: &ToOwner<'_>) {
         message.write(session, &mut self.pipes[usize::from(owner)].to_owner.0);
     }
@@ -121,15 +128,36 @@ impl HostOut for OwnerWires<'_> {
     }
 }
 
+/// Carries what one end has to say to the other.
+fn carried((writer, reader): &mut (Writer, Reader)) -> Vec<(MessageHead, Vec<u8>)> {
+    writer.end_turn(None);
+    loop {
+        let bytes = writer.sendable();
+        let count = bytes.len();
+        if count == 0 {
+            break;
+        }
+        reader.push(bytes);
+        writer.sent(count);
+    }
+    let mut messages = Vec::new();
+    while let Some((head, payload)) = reader.next().unwrap() {
+        messages.push((head, payload.to_vec()));
+    }
+    writer.peer_has_taken(reader.taken());
+    messages
+}
+
 impl Cluster {
     fn new(owners: usize) -> Self {
         let map = PartitionMap::spread(owners as u16);
-        let options = RouterOptions { owner_wait_ns: 5_000_000_000 };
+        let options = RouterOptions { owner_wait_ns: 5_000_000_000, bodies_max: 2 };
         let mut cluster = Cluster {
             owners: (0..owners).map(|_| None).collect(),
             routers: (0..FRONTENDS).map(|_| Router::new(options, map.clone())).collect(),
             pipes: (0..FRONTENDS).map(|f| (0..owners).map(|o| Pipe::new(f, o, 0)).collect()).collect(),
             map,
+            room_bytes: usize::MAX,
             counters: Counters::default(),
             names: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -167,7 +195,12 @@ impl Cluster {
 
     /// Runs something on a router and takes what it says.
     fn front(&mut self, frontend: usize, run: impl FnOnce(&mut Router, u64, &mut FrontWires<'_>)) {
-        let mut wires = FrontWires { pipes: &mut self.pipes[frontend], said: Vec::new(), closed: Vec::new() };
+        let mut wires = FrontWires {
+            pipes: &mut self.pipes[frontend],
+            room_bytes: self.room_bytes,
+            said: Vec::new(),
+            closed: Vec::new(),
+        };
         run(&mut self.routers[frontend], self.now.boot_ns, &mut wires);
         let FrontWires { said, closed, .. } = wires;
         for (client, bytes) in said {
@@ -224,17 +257,8 @@ impl Cluster {
         let mut has_run = false;
         for frontend in 0..FRONTENDS {
             let pipe = &mut self.pipes[frontend][at];
-            let bytes = pipe.to_owner.0.sendable().to_vec();
-            pipe.to_owner.0.sent(bytes.len());
-            has_run |= !bytes.is_empty();
-            let mut messages = Vec::new();
-            pipe.to_owner
-                .1
-                .feed(&bytes, |head, payload| {
-                    messages.push((head, payload.to_vec()));
-                    Ok(())
-                })
-                .unwrap();
+            let messages = carried(&mut pipe.to_owner);
+            has_run |= !messages.is_empty();
             for (head, payload) in messages {
                 let mut wires = OwnerWires { owner: at, pipes: &mut self.pipes, counters: &mut self.counters };
                 let message = ToOwner::read(head.kind, &payload).unwrap();
@@ -253,17 +277,8 @@ impl Cluster {
                 continue;
             }
             let pipe = &mut self.pipes[frontend][owner];
-            let bytes = pipe.to_frontend.0.sendable().to_vec();
-            pipe.to_frontend.0.sent(bytes.len());
-            has_run |= !bytes.is_empty();
-            let mut messages = Vec::new();
-            pipe.to_frontend
-                .1
-                .feed(&bytes, |head, payload| {
-                    messages.push((head, payload.to_vec()));
-                    Ok(())
-                })
-                .unwrap();
+            let messages = carried(&mut pipe.to_frontend);
+            has_run |= !messages.is_empty();
             for (head, payload) in messages {
                 self.front(frontend, |router, now, wires| {
                     let message = ToFrontend::read(head.kind, &payload).unwrap();
@@ -520,6 +535,7 @@ fn an_offer_that_nobody_accepts_ends_and_the_job_is_free() {
     cluster.command(1, cluster.clients["p1"].1, "put 0 0 60 job");
     assert!(cluster.run_owner(owner));
     cluster.run_frontend(1);
+    cluster.pipes[0][owner].to_frontend.0.end_turn(None);
     let lost = cluster.pipes[0][owner].to_frontend.0.sendable().len();
     assert!(lost > 0, "an offer is under way");
     cluster.pipes[0][owner].to_frontend.0.sent(lost);
@@ -732,4 +748,51 @@ fn a_blocking_reserve_over_several_owners_survives_the_loss_of_one() {
             4 w0: DELETED
         "#]],
     );
+}
+
+#[test]
+fn a_link_without_room_holds_up_those_who_need_it_and_nobody_else() {
+    let mut cluster = Cluster::new(2);
+    cluster.play("0 p0 use a\n0 p1 put 0 0 60 default");
+    cluster.room_bytes = 0;
+    cluster.play("1 p0 put 0 0 60 one\n1 p0 peek-ready\n1 p1 list-tube-used");
+    assert!(!cluster.heard.contains("#2"), "{}", cluster.heard);
+    assert!(cluster.heard.ends_with("p1: USING default\n"), "{}", cluster.heard);
+    cluster.room_bytes = usize::MAX;
+    cluster.front(0, |router, now, wires| router.room(now, wires));
+    cluster.settle();
+    assert!(cluster.heard.ends_with("p0: INSERTED #2\n1 p0: FOUND #2 3 one\n"), "{}", cluster.heard);
+}
+
+#[test]
+fn whoever_waits_for_room_at_an_owner_that_is_lost_is_not_left_waiting() {
+    let mut cluster = Cluster::new(2);
+    cluster.play("0 p0 use a");
+    cluster.room_bytes = 0;
+    cluster.play("1 p0 put 0 0 60 one");
+    cluster.kill(1);
+    cluster.room_bytes = usize::MAX;
+    cluster.play("5000 p1 list-tube-used");
+    assert!(!cluster.heard.contains("INTERNAL_ERROR"), "{}", cluster.heard);
+    cluster.play("5001 p1 list-tube-used");
+    assert_eq!(cluster.heard.matches("p0: INTERNAL_ERROR").count(), 1, "{}", cluster.heard);
+}
+
+/// GT12: what may come for a client that does not read is bounded.
+#[test]
+fn answers_with_bodies_under_way_for_one_client_are_bounded() {
+    let mut cluster = Cluster::new(2);
+    cluster.play("0 p0 use a\n0 p0 put 0 0 60 one");
+    let client = cluster.clients["p0"].1;
+    for _ in 0..5 {
+        cluster.front(0, |router, now, wires| {
+            if router.can_take(client) {
+                router.command(now, client, tubes_protocol::Command::PeekReady, wires);
+            }
+        });
+    }
+    let messages = carried(&mut cluster.pipes[0][1].to_owner);
+    assert_eq!(messages.len(), 2, "a third waits: {messages:?}");
+    // Other commands are not meant.
+    assert!(!cluster.routers[0].can_take(client), "the third stands in the way of those behind it");
 }

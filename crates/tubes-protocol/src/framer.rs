@@ -84,6 +84,17 @@ impl Framer {
         }
     }
 
+    /// Bytes, with its CR LF, of a large body that is being received; `None` for one that is received in any case.
+    #[must_use]
+    pub fn large_body(&self) -> Option<u64> {
+        match &self.state {
+            State::Body { header, .. } if header.body_bytes as usize > BODY_BYTES_AT_ONCE => {
+                Some(u64::from(header.body_bytes) + 2)
+            }
+            _ => None,
+        }
+    }
+
     /// Takes the next item from the front of `input` and returns how many bytes it consumed.
     ///
     /// With `None` more input is needed; what was not consumed must be shown again in front of it.

@@ -10,6 +10,7 @@ use tubes_store::SyncMode;
 pub(crate) struct ChildOptions {
     pub(crate) instance: String,
     pub(crate) max_job_size: u32,
+    pub(crate) body_memory: u64,
     pub(crate) close_on_http: bool,
     pub(crate) owner_wait_ns: u64,
     pub(crate) map: Vec<u16>,

@@ -4,6 +4,7 @@
 //! [`Backend`]: the engine in single mode, the owners behind a frontend in multi mode.
 
 use crate::accept;
+use crate::bodies::BodyMemory;
 use crate::connection::{Connection, OUTPUT_BYTES_MAX};
 use crate::error::ServeError;
 use crate::listen::{Listener, Stream};
@@ -73,6 +74,7 @@ pub(crate) struct Clients {
     /// By session.
     connections: Vec<Option<Connection>>,
     limits: Limits,
+    bodies: BodyMemory,
     /// One buffer into which all clients are read, in turn.
     scratch: Box<[u8]>,
     /// Connections to go on with in the next turn, without waiting for an event.
@@ -88,7 +90,13 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// The clients of a process that does not accept yet.
-    pub(crate) fn new(registry: &Registry, limits: Limits, outputs: Outputs, now: Now) -> Result<Self, ServeError> {
+    pub(crate) fn new(
+        registry: &Registry,
+        limits: Limits,
+        body_memory: u64,
+        outputs: Outputs,
+        now: Now,
+    ) -> Result<Self, ServeError> {
         let failed = |source| ServeError::system("register an event source", source);
         let registry = registry.try_clone().map_err(failed)?;
         Ok(Clients {
@@ -98,6 +106,7 @@ impl Clients {
             outputs,
             connections: Vec::new(),
             limits,
+            bodies: BodyMemory::new(body_memory),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             scheduled: Vec::new(),
             stalled: Vec::new(),
@@ -299,6 +308,58 @@ impl Clients {
 
     /// Goes on with a client as far as it may: carries out what it has sent, reads more, closes it at its end.
     fn go_on<B: Backend>(&mut self, session: u32, backend: &mut B) {
+        self.advance(session, backend);
+        if let Some(Some(connection)) = self.connections.get(session as usize)
+            && connection.body_bytes > 0
+            && !connection.is_receiving
+            && backend.is_idle(SessionId(session))
+        {
+            // The body has been put.
+            self.give_body_back(session);
+        }
+    }
+
+    /// Whether the client may send more of its body. If not, it goes on when memory for it is there.
+    fn may_receive<B: Backend>(&mut self, session: u32, backend: &mut B) -> bool {
+        let connection = self.connection(session);
+        let Some(bytes) = connection.framer.large_body() else { return true };
+        if connection.is_receiving {
+            return true;
+        }
+        if connection.body_bytes > 0 {
+            if !backend.is_idle(SessionId(session)) {
+                // Its last body has not been put; the answer wakes it.
+                self.outputs.mark_waiting(SessionId(session));
+                return false;
+            }
+            self.give_body_back(session);
+        }
+        if !self.bodies.take(session, bytes) {
+            return false;
+        }
+        let connection = self.connection(session);
+        (connection.body_bytes, connection.is_receiving) = (bytes, true);
+        // There may be memory for the next that waits, too.
+        self.receive_next();
+        true
+    }
+
+    fn give_body_back(&mut self, session: u32) {
+        let connection = self.connection(session);
+        let bytes = std::mem::take(&mut connection.body_bytes);
+        connection.is_receiving = false;
+        self.bodies.give_back(bytes);
+        self.receive_next();
+    }
+
+    /// Whoever has waited longest for memory asks again in the next turn.
+    fn receive_next(&mut self) {
+        if let Some(next) = self.bodies.first_waiting() {
+            self.schedule(next);
+        }
+    }
+
+    fn advance<B: Backend>(&mut self, session: u32, backend: &mut B) {
         let id = SessionId(session);
         loop {
             if !backend.can_take(id) {
@@ -337,6 +398,9 @@ impl Clients {
             }
             if backend.backpressure() {
                 return self.stalled.push(session);
+            }
+            if !self.may_receive(session, backend) {
+                return;
             }
             if !self.read_once(session, backend) {
                 return;
@@ -413,6 +477,10 @@ impl Clients {
             let (used, item) = self.connection(session).framer.next(&bytes[at..], &limits);
             at += used;
             let Some(item) = item else { break };
+            if commands == 1 {
+                // It begins with the end of what was being received.
+                self.connection(session).is_receiving = false;
+            }
             let outputs = &mut self.outputs;
             match item {
                 Item::Command(command) => backend.command(self.now, id, command, outputs),
@@ -513,7 +581,12 @@ impl Clients {
     /// Closes a client without another word.
     pub(crate) fn close<B: Backend>(&mut self, session: u32, backend: &mut B) {
         let Some(connection) = self.connections.get_mut(session as usize).and_then(Option::take) else { return };
+        if connection.body_bytes > 0 {
+            self.bodies.give_back(connection.body_bytes);
+        }
         drop(connection);
+        self.bodies.forget(session);
+        self.receive_next();
         tracing::debug!("client {session} gone");
         let id = SessionId(session);
         self.outputs.close(id);

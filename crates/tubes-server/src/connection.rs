@@ -26,6 +26,10 @@ pub(crate) struct Connection {
     pub(crate) is_at_end: bool,
     /// Close it once its output has been taken.
     pub(crate) is_closing: bool,
+    /// Memory promised for its large body, in bytes: the one being received, or one that is being put.
+    pub(crate) body_bytes: u64,
+    /// The promise is for the body being received.
+    pub(crate) is_receiving: bool,
     /// It stands in the list of connections to go on with in the next turn.
     pub(crate) is_scheduled: bool,
 }
@@ -42,6 +46,8 @@ impl Connection {
             has_urgent: false,
             is_at_end: false,
             is_closing: false,
+            body_bytes: 0,
+            is_receiving: false,
             is_scheduled: false,
         }
     }

@@ -3,9 +3,10 @@
 use crate::child_options::ChildOptions;
 use crate::clients::{Backend, Clients, OTHERS};
 use crate::clock;
+use crate::connection::OUTPUT_BYTES_MAX;
 use crate::error::ServeError;
 use crate::figures::ProcessFigures;
-use crate::links::{LinkEnd, LinkLost};
+use crate::links::{self, LinkEnd, LinkLost, Links};
 use crate::listen::Listener;
 use crate::outputs::Outputs;
 use crate::pages::{self, Base};
@@ -27,6 +28,9 @@ const LINKS: usize = OTHERS + 16;
 const ACCEPTS_PER_TURN: usize = 8;
 /// How long a frontend with more than its share leaves new clients to the others, in ns.
 const REST_NS: u64 = 10_000_000;
+/// Bytes that a link holds before no client's command is queued for it, and below which clients go on.
+const LINK_BACKLOG_MAX: usize = 4 * 1024 * 1024;
+const LINK_BACKLOG_LOW: usize = LINK_BACKLOG_MAX / 2;
 /// How often processor time is written to the page, in ns.
 const USAGE_NS: u64 = 100_000_000;
 
@@ -53,7 +57,6 @@ struct Frontend {
     base: Base,
     now: Now,
     usage_at: u64,
-    scratch: Vec<u8>,
     /// Set by the barrier: when to end at the latest, in ns of the boot clock.
     stopping_until: Option<u64>,
 }
@@ -61,7 +64,7 @@ struct Frontend {
 /// Who carries the clients' commands out: the owners, reached over links.
 struct Ways {
     router: Router,
-    links: Vec<Option<LinkEnd>>,
+    links: Links,
     pages: Pages,
     limits_job: u32,
     /// Numbers of clients that can be given.
@@ -69,6 +72,8 @@ struct Ways {
     next: u32,
     /// Clients that must be closed without another word.
     closing: Vec<u32>,
+    /// A link had no room for commands; clients may wait for it.
+    is_full: bool,
     now_ns: u64,
 }
 
@@ -83,6 +88,9 @@ struct Reach<'a> {
 }
 
 impl Wires for Reach<'_> {
+    fn has_room(&self, owner: u16) -> bool {
+        self.links[usize::from(owner)].as_ref().is_none_or(|link| link.writer.backlog() < LINK_BACKLOG_MAX)
+    }
     fn to_owner(&mut self, owner: u16, session: u64, message: &ToOwner<'_>) {
         if let Some(link) = &mut self.links[usize::from(owner)] {
             message.write(session, &mut link.writer);
@@ -183,6 +191,11 @@ impl Backend for Ways {
     }
 }
 
+/// Bodies of jobs on their way to one client, as [`OUTPUT_BYTES_MAX`] allows; one in any case.
+fn bodies_max(job_bytes_max: u32) -> u32 {
+    (OUTPUT_BYTES_MAX as u32 / job_bytes_max.max(1)).clamp(1, 128)
+}
+
 impl Frontend {
     fn begin(mut child: Child, start: Start) -> Result<Frontend, ServeError> {
         crate::accept::raise_limit();
@@ -198,19 +211,23 @@ impl Frontend {
         let now = clock::now();
         let outputs = Outputs::new(ProcessFigures::new(options.instance.clone(), now.boot_ns), options.segment_bytes);
         let limits = Limits { body_bytes_max: options.max_job_size, close_on_http: options.close_on_http };
-        let mut clients = Clients::new(poll.registry(), limits, outputs, now)?;
+        let mut clients = Clients::new(poll.registry(), limits, options.body_memory, outputs, now)?;
         clients.accepts_per_turn = ACCEPTS_PER_TURN;
         let base = Base::of(&start.pages.figures(Role::Frontend, start.instance.slot));
         let ready = FromChild::Ready { generation: start.instance.generation, jobs: 0, next_id: 0 };
         child.send(&ready).map_err(|source| ServeError::system("report to the supervisor", source))?;
         let ways = Ways {
-            router: Router::new(RouterOptions { owner_wait_ns: options.owner_wait_ns }, map),
+            router: Router::new(
+                RouterOptions { owner_wait_ns: options.owner_wait_ns, bodies_max: bodies_max(options.max_job_size) },
+                map,
+            ),
             links: (0..start.owners).map(|_| None).collect(),
             pages: start.pages,
             limits_job: options.max_job_size,
             free: Vec::new(),
             next: 0,
             closing: Vec::new(),
+            is_full: false,
             now_ns: now.boot_ns,
         };
         Ok(Frontend {
@@ -223,7 +240,6 @@ impl Frontend {
             base,
             now,
             usage_at: 0,
-            scratch: Vec::new(),
             stopping_until: None,
         })
     }
@@ -278,16 +294,29 @@ impl Frontend {
         self.share_new_clients();
         self.clients.end_events(&mut self.ways);
         self.close_lost();
-        for owner in 0..self.ways.links.len() {
-            let Some(link) = &mut self.ways.links[owner] else { continue };
-            if let Err(lost) = link.send() {
-                self.lose(owner, &lost);
-            }
+        self.send_to_owners();
+        let is_low = |link: &LinkEnd| link.writer.backlog() < LINK_BACKLOG_LOW;
+        if self.ways.is_full && self.ways.links.iter().flatten().all(is_low) {
+            self.ways.is_full = false;
+            self.ways.with(&mut self.clients.outputs, |router, reach| router.room(now_ns, reach));
+            self.send_to_owners();
         }
         self.write_page();
         self.clients.outputs.end_turn(None);
         self.clients.send_all(&mut self.ways);
         Ok(())
+    }
+
+    fn send_to_owners(&mut self) {
+        for owner in 0..self.ways.links.len() {
+            let Some(link) = &mut self.ways.links[owner] else { continue };
+            link.writer.end_turn(None);
+            link.make_room();
+            self.ways.is_full |= link.writer.backlog() >= LINK_BACKLOG_MAX;
+            if let Err(lost) = link.send() {
+                self.lose(owner, &lost);
+            }
+        }
     }
 
     /// Leaves new clients to the other frontends while this one has more than its share.
@@ -311,35 +340,28 @@ impl Frontend {
     }
 
     fn read(&mut self, owner: usize) {
-        let Some(mut link) = self.ways.links.get_mut(owner).and_then(Option::take) else { return };
-        let mut messages = Vec::new();
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let mut result = link.read(&mut scratch, |head, payload| {
-            messages.push((head, payload.to_vec()));
-            Ok(())
-        });
-        self.scratch = scratch;
-        self.ways.links[owner] = Some(link);
         let now_ns = self.now.boot_ns;
-        for (head, payload) in messages {
-            let handled = ToFrontend::read(head.kind, &payload).and_then(|message| {
-                self.ways.with(&mut self.clients.outputs, |router, reach| {
+        let read = links::read(
+            self,
+            |frontend| &mut frontend.ways.links,
+            owner,
+            |frontend, head, payload| {
+                let message = ToFrontend::read(head.kind, payload)?;
+                let Frontend { ways, clients, .. } = frontend;
+                ways.with(&mut clients.outputs, |router, reach| {
                     router.from_owner(now_ns, owner as u16, head.session, message, reach)
                 })
-            });
-            if let Err(error) = handled {
-                result = Err(error.into());
-                break;
-            }
-        }
-        if let Err(lost) = result {
+            },
+        );
+        if let Err(lost) = read {
             self.lose(owner, &lost);
         }
     }
 
     /// An owner is out of reach.
     fn lose(&mut self, owner: usize, lost: &LinkLost) {
-        if self.ways.links[owner].take().is_some() {
+        if let Some(link) = self.ways.links[owner].take() {
+            link.report_dropped(&self.instance);
             match lost {
                 // It has ended; the supervisor says why.
                 LinkLost::Closed => tracing::debug!("{}: owner {owner} has ended", self.instance),

@@ -8,6 +8,7 @@
 //! commands; write all records of the turn in one write; write the replies of each client in one write.
 
 mod accept;
+mod bodies;
 #[cfg(target_os = "linux")]
 mod child_options;
 mod clients;

@@ -1,14 +1,11 @@
-//! The socket of a link, and what is on its way through it.
+//! The socket of a link.
 
 use crate::error::ServeError;
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
-use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use supervisor::Instance;
 use tubes_link::{FrameError, Link, MessageHead, Reader, Writer};
-
-/// Bytes read from a link at once.
-const READ_BYTES: usize = 256 * 1024;
 
 /// One end of a link.
 #[derive(Debug)]
@@ -19,10 +16,6 @@ pub(crate) struct LinkEnd {
     is_writable: bool,
     /// Generation of the peer.
     pub(crate) peer_generation: u32,
-    /// Where the turn began, as [`Writer::end`] counts.
-    turn_start: u64,
-    /// Stretches that wait for a batch of the log: where each begins and which. All behind the first wait too.
-    held: VecDeque<(u64, u64)>,
 }
 
 /// Why a link is no more.
@@ -57,8 +50,6 @@ impl LinkEnd {
             writer: Writer::new(link),
             is_writable: true,
             peer_generation: link.peer_generation,
-            turn_start: 0,
-            held: VecDeque::new(),
         })
     }
 
@@ -67,52 +58,23 @@ impl LinkEnd {
         self.is_writable = true;
     }
 
-    /// Reads until nothing more is there and hands every message to `take`.
-    pub(crate) fn read(
-        &mut self,
-        scratch: &mut Vec<u8>,
-        mut take: impl FnMut(MessageHead, &[u8]) -> Result<(), FrameError>,
-    ) -> Result<(), LinkLost> {
-        scratch.resize(READ_BYTES, 0);
-        loop {
-            match self.stream.read(scratch) {
-                Ok(0) => return Err(LinkLost::Closed),
-                Ok(count) => {
-                    self.reader.feed(&scratch[..count], &mut take)?;
-                    if count < READ_BYTES {
-                        return Ok(());
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
+    /// Says what came for an earlier process, at the end of the link.
+    pub(crate) fn report_dropped(&self, own: &Instance) {
+        let dropped = self.reader.dropped();
+        if dropped > 0 {
+            tracing::warn!("{own}: {dropped} batch(es) meant for an earlier generation came and were dropped");
         }
     }
 
-    /// Ends a turn's messages; with `batch` they wait until that batch of the log is as safe as promised.
-    pub(crate) fn end_turn(&mut self, batch: Option<u64>) {
-        let end = self.writer.end();
-        if let Some(batch) = batch
-            && end > self.turn_start
-        {
-            self.held.push_back((self.turn_start, batch));
-        }
-        self.turn_start = end;
-    }
-
-    /// Everything up to and including `batch` is as safe as promised.
-    pub(crate) fn release(&mut self, batch: u64) {
-        while self.held.front().is_some_and(|held| held.1 <= batch) {
-            self.held.pop_front();
-        }
+    /// Makes room for the peer by what has been taken from it.
+    pub(crate) fn make_room(&mut self) {
+        self.writer.tell_taken(self.reader.taken());
     }
 
     /// Sends what may be sent.
     pub(crate) fn send(&mut self) -> Result<(), LinkLost> {
-        let end = self.held.front().map_or(u64::MAX, |held| held.0);
         while self.is_writable {
-            let bytes = self.writer.sendable_to(end);
+            let bytes = self.writer.sendable();
             if bytes.is_empty() {
                 return Ok(());
             }
@@ -129,4 +91,57 @@ impl LinkEnd {
         }
         Ok(())
     }
+
+    /// Reads until nothing more is there. `false` if more may be.
+    fn fill(&mut self, reader: &mut Reader) -> Result<bool, LinkLost> {
+        let space = reader.space();
+        let room = space.len();
+        match self.stream.read(space) {
+            Ok(0) => Err(LinkLost::Closed),
+            Ok(count) => {
+                reader.filled(count);
+                Ok(count < room)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Links of a process, by the slot of the peer.
+pub(crate) type Links = Vec<Option<LinkEnd>>;
+
+/// Reads what the peer in `slot` has sent and hands every message to `take`, which may append to any link.
+///
+/// `process` finds the links in whatever holds them and all that `take` needs.
+pub(crate) fn read<P>(
+    process: &mut P,
+    links: impl Fn(&mut P) -> &mut Links,
+    slot: usize,
+    mut take: impl FnMut(&mut P, MessageHead, &[u8]) -> Result<(), FrameError>,
+) -> Result<(), LinkLost> {
+    let Some(link) = links(process).get_mut(slot).and_then(Option::as_mut) else { return Ok(()) };
+    // The reader is put aside, so that a message can be answered on its own link while it is being read.
+    let mut reader = std::mem::take(&mut link.reader);
+    let result = loop {
+        let link = links(process)[slot].as_mut().expect("a message does not end its link");
+        let filled = link.fill(&mut reader);
+        let taken = (|| {
+            while let Some((head, payload)) = reader.next()? {
+                take(process, head, payload)?;
+            }
+            Ok(())
+        })();
+        match (taken, filled) {
+            (Err(lost), _) => break Err(LinkLost::Frame(lost)),
+            (Ok(()), Ok(true)) => break Ok(()),
+            (Ok(()), Ok(false)) => {}
+            (Ok(()), Err(lost)) => break Err(lost),
+        }
+    };
+    let link = links(process)[slot].as_mut().expect("as above");
+    link.writer.peer_has_taken(reader.taken_by_peer());
+    link.reader = reader;
+    result
 }

@@ -115,6 +115,7 @@ mod linux {
         let child_options = ChildOptions {
             instance: kept.instance,
             max_job_size: options.max_job_size,
+            body_memory: options.body_memory,
             close_on_http: options.close_on_http,
             owner_wait_ns: u64::try_from(multi.owner_wait.as_nanos()).unwrap_or(u64::MAX),
             map: kept.map,

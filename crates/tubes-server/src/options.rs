@@ -17,6 +17,8 @@ pub struct ServerOptions {
     pub user: Option<String>,
     /// Largest body of a job, in bytes.
     pub max_job_size: u32,
+    /// Memory of one process for large bodies that are being received, in bytes.
+    pub body_memory: u64,
     /// Whether an HTTP request line as a connection's first line closes it.
     pub close_on_http: bool,
     /// The log; `None` keeps jobs in memory only.

@@ -3,7 +3,7 @@
 use crate::child_options::ChildOptions;
 use crate::clients::OTHERS;
 use crate::error::ServeError;
-use crate::links::{LinkEnd, LinkLost};
+use crate::links::{self, LinkEnd, LinkLost, Links};
 use crate::memory::Backlog;
 use crate::pages::{self, Base};
 use crate::persistence::{self, Persistence};
@@ -52,14 +52,13 @@ struct Owner {
     backlog: Backlog,
     now: Now,
     usage_at: u64,
-    scratch: Vec<u8>,
     is_stopping: bool,
     _lock: Option<Lock>,
 }
 
 /// Links to the frontends, by slot, and the counters shared by all owners.
 struct Wires {
-    links: Vec<Option<LinkEnd>>,
+    links: Links,
     pages: Pages,
 }
 
@@ -148,7 +147,6 @@ impl Owner {
             backlog: Backlog::default(),
             now,
             usage_at: 0,
-            scratch: Vec::new(),
             is_stopping: false,
             _lock: lock,
         };
@@ -213,10 +211,15 @@ impl Owner {
         self.write_page();
         let batch = self.persistence.batch_to_wait_for();
         let durable = self.persistence.durable_batch();
+        // A disk that cannot follow holds the frontends up, and they their clients.
+        let has_room = !self.persistence.backpressure();
         for frontend in 0..self.wires.links.len() {
             let Some(link) = &mut self.wires.links[frontend] else { continue };
-            link.end_turn(batch);
-            link.release(durable);
+            link.writer.end_turn(batch);
+            link.writer.release(durable);
+            if has_room {
+                link.make_room();
+            }
             if let Err(lost) = link.send() {
                 self.lose(frontend, &lost);
             }
@@ -226,35 +229,25 @@ impl Owner {
     }
 
     fn read(&mut self, frontend: usize) {
-        let Some(mut link) = self.wires.links.get_mut(frontend).and_then(Option::take) else { return };
-        let mut messages = Vec::new();
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let result = link.read(&mut scratch, |head, payload| {
-            messages.push((head, payload.to_vec()));
-            Ok(())
-        });
-        self.scratch = scratch;
-        self.wires.links[frontend] = Some(link);
-        let mut result = result;
-        for (head, payload) in messages {
-            let from = (frontend as u16, head.session);
-            let handled = ToOwner::read(head.kind, &payload).and_then(|message| {
-                let Owner { engine, host, persistence, wires, now, .. } = self;
-                host.handle(*now, engine, from, message, persistence, wires)
-            });
-            if let Err(error) = handled {
-                result = Err(error.into());
-                break;
-            }
-        }
-        if let Err(lost) = result {
+        let read = links::read(
+            self,
+            |owner| &mut owner.wires.links,
+            frontend,
+            |owner, head, payload| {
+                let Owner { engine, host, persistence, wires, now, .. } = owner;
+                let message = ToOwner::read(head.kind, payload)?;
+                host.handle(*now, engine, (frontend as u16, head.session), message, persistence, wires)
+            },
+        );
+        if let Err(lost) = read {
             self.lose(frontend, &lost);
         }
     }
 
     /// A link is no more: everything of that frontend ends here.
     fn lose(&mut self, frontend: usize, lost: &LinkLost) {
-        if self.wires.links[frontend].take().is_some() {
+        if let Some(link) = self.wires.links[frontend].take() {
+            link.report_dropped(&self.instance);
             match lost {
                 // It has ended; the supervisor says why.
                 LinkLost::Closed => tracing::debug!("{}: frontend {frontend} has ended", self.instance),
@@ -335,7 +328,8 @@ impl Owner {
     fn finish(&mut self) -> Result<(), ServeError> {
         self.persistence.close(self.now.boot_ns)?;
         for link in self.wires.links.iter_mut().flatten() {
-            link.release(u64::MAX);
+            link.writer.end_turn(None);
+            link.writer.release(u64::MAX);
             // A frontend that is gone takes nothing any more.
             let _ = link.send();
         }

@@ -105,7 +105,7 @@ impl Server {
         }
         let _ = generation;
         let limits = Limits { body_bytes_max: options.max_job_size, close_on_http: options.close_on_http };
-        let mut clients = Clients::new(poll.registry(), limits, outputs, now)?;
+        let mut clients = Clients::new(poll.registry(), limits, options.body_memory, outputs, now)?;
         clients.listen(listeners)?;
         // The supervisor of the system may not be there; then nobody waits for the message.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);

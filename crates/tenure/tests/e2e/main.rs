@@ -10,6 +10,7 @@
 mod data_formats;
 mod drain_and_signals;
 mod import;
+mod large_bodies;
 mod log;
 mod memory;
 mod multi;

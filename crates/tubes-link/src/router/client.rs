@@ -19,6 +19,8 @@ pub(super) struct Client {
     /// Unanswered commands, in order; all at one owner.
     pub(super) pending: VecDeque<Pending>,
     pub(super) busy_owner: u16,
+    /// How many of them are answered with a body.
+    pub(super) bodies: u32,
     /// A command that cannot be sent yet, and when it is given up (in ns; `u64::MAX` while it only waits its turn).
     pub(super) stalled: Option<(Request, u64)>,
     pub(super) wait: Option<Wait>,
@@ -63,6 +65,8 @@ impl Request {
 pub(super) enum Pending {
     /// What the owner says.
     Forward,
+    /// What the owner says, which may be a job's body.
+    Body,
     /// What the owner says; if it is done, the session does not hold the job any more.
     LetsGo(u64),
     /// These bytes, once the owner has answered.
@@ -143,6 +147,7 @@ impl Client {
             held_by_deadline: BTreeSet::new(),
             pending: VecDeque::new(),
             busy_owner: 0,
+            bodies: 0,
             stalled: None,
             wait: None,
             next_wait: 0,

@@ -22,7 +22,7 @@ impl Router {
     pub fn command(&mut self, now_ns: u64, id: ClientId, command: Command<'_>, wires: &mut impl Wires) {
         self.count(id, &command);
         self.client_mut(id).forget_expired(now_ns);
-        if self.must_wait(id, &command) {
+        if self.must_wait(id, &command, wires) {
             let until = self.patience(id, &command, now_ns);
             self.client_mut(id).stalled = Some((Request::of(command), until));
             self.stalled.insert(id);
@@ -94,12 +94,18 @@ impl Router {
         }
     }
 
-    /// Whether the command cannot be sent yet: others are under way elsewhere, or an owner is away.
-    fn must_wait(&self, id: ClientId, command: &Command<'_>) -> bool {
+    /// Whether the command cannot be sent yet: others are under way elsewhere, an owner is away, or too much is on its
+    /// way already.
+    fn must_wait(&self, id: ClientId, command: &Command<'_>, wires: &impl Wires) -> bool {
         let client = self.client(id);
         let is_busy = !client.pending.is_empty();
         match self.target(client, command) {
-            Target::Owner(owner) => is_busy && client.busy_owner != owner || !self.up[usize::from(owner)],
+            Target::Owner(owner) => {
+                is_busy && client.busy_owner != owner
+                    || !self.up[usize::from(owner)]
+                    || !wires.has_room(owner)
+                    || brings_body(command) && client.bodies >= self.options.bodies_max
+            }
             Target::All => is_busy || self.up.contains(&false),
             Target::Here => false,
             Target::Watched => {
@@ -120,6 +126,13 @@ impl Router {
             Target::Watched => client.watched_owners().iter().any(|owner| !self.up[usize::from(owner)]),
         };
         if is_away { now_ns.saturating_add(self.options.owner_wait_ns) } else { u64::MAX }
+    }
+
+    /// An owner's link has room again: what waited for it goes on.
+    pub fn room(&mut self, now_ns: u64, wires: &mut impl Wires) {
+        for id in self.stalled.clone() {
+            self.resume(now_ns, id, wires);
+        }
     }
 
     /// Tries again what had to wait.
@@ -143,7 +156,7 @@ impl Router {
                 Command::Put { pri: *pri, delay_s: *delay_s, ttr_s: *ttr_s, body: Box::default() }
             }
         };
-        if self.must_wait(id, &command) {
+        if self.must_wait(id, &command, wires) {
             let until = until.min(self.patience(id, &command, now_ns));
             self.client_mut(id).stalled = Some((request, until));
             self.arm(id);
@@ -222,6 +235,7 @@ impl Router {
                         }
                         fixed(&Reply::Watching(client.watched.len()))
                     }
+                    _ if brings_body(other) => Pending::Body,
                     _ => Pending::Forward,
                 };
                 (pending, ToOwner::Line(&line))
@@ -250,6 +264,7 @@ impl Router {
     fn forward(&mut self, id: ClientId, owner: u16, pending: Pending, message: &ToOwner<'_>, wires: &mut impl Wires) {
         let client = self.client_mut(id);
         client.busy_owner = owner;
+        client.bodies += u32::from(matches!(pending, Pending::Body));
         client.pending.push_back(pending);
         client.touched.insert(owner);
         wires.to_owner(owner, client.session, message);
@@ -321,6 +336,12 @@ impl Router {
         self.mark_worker(id);
         self.client_mut(id).hold(job, owner, deadline_ns);
     }
+}
+
+/// Whether the answer may be a job's body; a reserve is not meant, of which a session has one at a time.
+fn brings_body(command: &Command<'_>) -> bool {
+    use Command::{Peek, PeekBuried, PeekDelayed, PeekReady, ReserveJob};
+    matches!(command, Peek(_) | PeekReady | PeekDelayed | PeekBuried | ReserveJob(_))
 }
 
 fn fixed(reply: &Reply<'_>) -> Pending {

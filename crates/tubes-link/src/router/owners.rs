@@ -21,9 +21,7 @@ impl Router {
                 self.ask_again(now_ns, id, owner, wires);
             }
         }
-        for id in self.stalled.clone() {
-            self.resume(now_ns, id, wires);
-        }
+        self.room(now_ns, wires);
     }
 
     /// An owner is lost. Clients whose work there has an unknown result are closed; call this before anything is said to
@@ -73,6 +71,8 @@ impl Router {
             }
             self.arm(id);
         }
+        // What waited for room there waits for the owner from now on, and not for ever.
+        self.room(now_ns, wires);
     }
 
     /// Tells an owner what a session uses and watches there.

@@ -53,6 +53,10 @@ impl Router {
         let pending = client.pending.pop_front().ok_or(FrameError::Message)?;
         match pending {
             Pending::Forward => wires.to_client(id, bytes),
+            Pending::Body => {
+                client.bodies -= 1;
+                wires.to_client(id, bytes);
+            }
             Pending::Fixed(fixed) if outcome == Outcome::Done => wires.to_client(id, &fixed),
             Pending::Fixed(_) => wires.to_client(id, bytes),
             Pending::LetsGo(job) => {
