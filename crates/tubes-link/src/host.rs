@@ -2,7 +2,7 @@
 
 use crate::frame::FrameError;
 use crate::message::{Outcome, ToFrontend, ToOwner};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use tubes_core::journal::Journal;
 use tubes_core::{Engine, Now, Offered, Outbox, PARTITIONS, SessionId, partition_of};
 use tubes_protocol::{Command, Line, Reply, ServerStats, parse_line};
@@ -28,10 +28,24 @@ pub trait HostOut {
 pub struct Host {
     sessions: BTreeMap<(u16, u64), SessionId>,
     remotes: Vec<Remote>,
+    /// Sessions whose wait has ended while messages are kept behind it.
+    freed: Vec<SessionId>,
 }
 
+/// A frontend has sent what makes no sense: its link must be reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Broken {
+    /// Its slot.
+    pub frontend: u16,
+    /// What was wrong.
+    pub error: FrameError,
+}
+
+/// Messages kept behind a wait, at most; a frontend has fewer under way.
+const BEHIND_MAX: usize = 256;
+
 /// Whose session it is, and what its next reply is.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Remote {
     frontend: u16,
     session: u64,
@@ -39,6 +53,8 @@ struct Remote {
     wait: Option<u32>,
     /// Nobody waits for the next reply.
     is_silent: bool,
+    /// What came behind a reserve that waits: kind and payload.
+    behind: VecDeque<(u8, Box<[u8]>)>,
 }
 
 impl Host {
@@ -54,12 +70,65 @@ impl Host {
         self.sessions.len()
     }
 
-    /// Carries out one message of a frontend.
+    /// Takes one message of a frontend: carries it out, or keeps it while a reserve before it waits.
     ///
     /// # Errors
     ///
-    /// [`FrameError::Message`] if a command in it cannot be read: the frontend is broken.
-    pub fn handle<J: Journal, O: HostOut>(
+    /// [`Broken`] if it cannot be read, or a command in it, or one of another session that was kept until now.
+    pub fn take<J: Journal, O: HostOut>(
+        &mut self,
+        now: Now,
+        engine: &mut Engine,
+        from: (u16, u64),
+        (kind, payload): (u8, &[u8]),
+        journal: &mut J,
+        out: &mut O,
+    ) -> Result<(), Broken> {
+        let broken = |error| Broken { frontend: from.0, error };
+        let message = ToOwner::read(kind, payload).map_err(broken)?;
+        if !message.overtakes()
+            && let Some(id) = self.sessions.get(&from)
+            && engine.is_waiting(*id)
+        {
+            let behind = &mut self.remotes[id.0 as usize].behind;
+            if behind.len() == BEHIND_MAX {
+                return Err(broken(FrameError::Message));
+            }
+            behind.push_back((kind, payload.into()));
+            return Ok(());
+        }
+        self.handle(now, engine, from, message, journal, out).map_err(broken)?;
+        self.go_on_freed(now, engine, journal, out)
+    }
+
+    /// Carries out what was kept behind waits that have ended.
+    fn go_on_freed<J: Journal, O: HostOut>(
+        &mut self,
+        now: Now,
+        engine: &mut Engine,
+        journal: &mut J,
+        out: &mut O,
+    ) -> Result<(), Broken> {
+        while let Some(id) = self.freed.pop() {
+            let remote = &mut self.remotes[id.0 as usize];
+            let from = (remote.frontend, remote.session);
+            // The wait may have been followed by another, or by the session's end.
+            if self.sessions.get(&from) != Some(&id) || engine.is_waiting(id) {
+                continue;
+            }
+            let Some((kind, payload)) = remote.behind.pop_front() else { continue };
+            if !remote.behind.is_empty() {
+                self.freed.push(id);
+            }
+            let done =
+                ToOwner::read(kind, &payload).and_then(|message| self.handle(now, engine, from, message, journal, out));
+            done.map_err(|error| Broken { frontend: from.0, error })?;
+        }
+        Ok(())
+    }
+
+    /// Carries out one message of a frontend.
+    fn handle<J: Journal, O: HostOut>(
         &mut self,
         now: Now,
         engine: &mut Engine,
@@ -74,10 +143,7 @@ impl Host {
         }
         let id = self.session(engine, from);
         let at = id.0 as usize;
-        let is_ask = matches!(message, ToOwner::Ask { .. } | ToOwner::Accept { .. } | ToOwner::Withdraw { .. });
-        if engine.is_waiting(id) && !is_ask {
-            return Err(FrameError::Message);
-        }
+        let is_ask = message.overtakes();
         if let ToOwner::Reserve { wait, .. } | ToOwner::Ask { wait, .. } = message {
             self.remotes[at].wait = Some(wait);
         } else if !is_ask {
@@ -133,6 +199,7 @@ impl Host {
                 if self.remotes[at].wait == Some(wait) {
                     engine.withdraw(now, id, journal, &mut self.boxed(out));
                     self.remotes[at].wait = None;
+                    self.freed.push(id);
                 }
                 out.send(from.0, from.1, ToFrontend::Withdrawn { wait });
             }
@@ -142,6 +209,10 @@ impl Host {
     }
 
     /// A frontend is gone: all its sessions end.
+    ///
+    /// # Errors
+    ///
+    /// As [`Host::take`], of what another frontend's session had sent.
     pub fn frontend_gone<J: Journal, O: HostOut>(
         &mut self,
         now: Now,
@@ -149,17 +220,29 @@ impl Host {
         frontend: u16,
         journal: &mut J,
         out: &mut O,
-    ) {
+    ) -> Result<(), Broken> {
         let gone: Vec<(u16, u64)> =
             self.sessions.range((frontend, 0)..=(frontend, u64::MAX)).map(|(from, _)| *from).collect();
         for from in gone {
             self.end(now, engine, from, journal, out);
         }
+        self.go_on_freed(now, engine, journal, out)
     }
 
     /// Fires what is due.
-    pub fn tick<J: Journal, O: HostOut>(&mut self, now: Now, engine: &mut Engine, journal: &mut J, out: &mut O) {
+    ///
+    /// # Errors
+    ///
+    /// As [`Host::take`], of what a session had sent behind its wait.
+    pub fn tick<J: Journal, O: HostOut>(
+        &mut self,
+        now: Now,
+        engine: &mut Engine,
+        journal: &mut J,
+        out: &mut O,
+    ) -> Result<(), Broken> {
         engine.tick(now, journal, &mut self.boxed(out));
+        self.go_on_freed(now, engine, journal, out)
     }
 
     fn session(&mut self, engine: &mut Engine, from: (u16, u64)) -> SessionId {
@@ -170,9 +253,9 @@ impl Host {
         self.sessions.insert(from, id);
         let at = id.0 as usize;
         if self.remotes.len() <= at {
-            self.remotes.resize(at + 1, Remote::default());
+            self.remotes.resize_with(at + 1, Remote::default);
         }
-        self.remotes[at] = Remote { frontend: from.0, session: from.1, wait: None, is_silent: false };
+        self.remotes[at] = Remote { frontend: from.0, session: from.1, ..Remote::default() };
         id
     }
 
@@ -185,6 +268,7 @@ impl Host {
         out: &mut O,
     ) {
         if let Some(id) = self.sessions.remove(&from) {
+            self.remotes[id.0 as usize].behind = VecDeque::new();
             engine.disconnect(now, id, journal, &mut self.boxed(out));
         }
     }
@@ -216,13 +300,14 @@ impl Host {
     }
 
     fn boxed<'a, O: HostOut>(&'a mut self, out: &'a mut O) -> Boxed<'a, O> {
-        Boxed { remotes: &mut self.remotes, out, held: None }
+        Boxed { remotes: &mut self.remotes, freed: &mut self.freed, out, held: None }
     }
 }
 
 /// Turns what the engine says into messages.
 struct Boxed<'a, O> {
     remotes: &'a mut [Remote],
+    freed: &'a mut Vec<SessionId>,
     out: &'a mut O,
     held: Option<(u64, u64)>,
 }
@@ -244,7 +329,12 @@ impl<O: HostOut> Outbox for Boxed<'_, O> {
         let mut bytes = Vec::with_capacity(64);
         reply.encode(&mut bytes);
         let message = match remote.wait.take() {
-            Some(wait) => ToFrontend::Served { wait, outcome, bytes: &bytes },
+            Some(wait) => {
+                if !remote.behind.is_empty() {
+                    self.freed.push(session);
+                }
+                ToFrontend::Served { wait, outcome, bytes: &bytes }
+            }
             None => ToFrontend::Reply { outcome, bytes: &bytes },
         };
         self.out.send(remote.frontend, remote.session, message);
@@ -259,20 +349,20 @@ impl<O: HostOut> Outbox for Boxed<'_, O> {
     }
 
     fn offer(&mut self, session: SessionId, offer: Offered) {
-        let remote = self.remotes[session.0 as usize];
+        let remote = &self.remotes[session.0 as usize];
         let wait = remote.wait.expect("offers are made to a wait");
         let Offered { offer, id, pri } = offer;
         self.out.send(remote.frontend, remote.session, ToFrontend::Offer { wait, offer, pri, id });
     }
 
     fn nothing(&mut self, session: SessionId) {
-        let remote = self.remotes[session.0 as usize];
+        let remote = &self.remotes[session.0 as usize];
         let wait = remote.wait.expect("only a wait can hear that there is nothing");
         self.out.send(remote.frontend, remote.session, ToFrontend::Nothing { wait, is_soon: false });
     }
 
     fn gone(&mut self, session: SessionId) {
-        let remote = self.remotes[session.0 as usize];
+        let remote = &self.remotes[session.0 as usize];
         let wait = remote.wait.expect("an accept names its wait");
         self.out.send(remote.frontend, remote.session, ToFrontend::Gone { wait });
     }

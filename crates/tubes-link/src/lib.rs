@@ -13,7 +13,7 @@ mod router;
 mod writer;
 
 pub use frame::{CHUNK_BYTES, FrameError, Link, MessageHead, WINDOW_BYTES};
-pub use host::{Host, HostOut};
+pub use host::{Broken, Host, HostOut};
 pub use message::{Outcome, ToFrontend, ToOwner};
 pub use partition::PartitionMap;
 pub use reader::Reader;

@@ -1,6 +1,6 @@
 //! What frontends and owners say to each other.
 
-use crate::frame::{FrameError, MessageHead, u32_at, u64_at};
+use crate::frame::{FrameError, MESSAGE_HEADER_BYTES, MessageHead, u32_at, u64_at};
 use crate::writer::Writer;
 
 /// From a frontend, about one of its sessions.
@@ -131,6 +131,21 @@ pub enum Outcome {
 }
 
 impl ToOwner<'_> {
+    /// Whether it is about a wait that is under way, or ends the session: it must not wait itself.
+    pub(crate) fn overtakes(&self) -> bool {
+        matches!(self, ToOwner::Ask { .. } | ToOwner::Accept { .. } | ToOwner::Withdraw { .. } | ToOwner::End)
+    }
+
+    /// What it costs to keep the message, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        let bytes = match self {
+            ToOwner::Line(bytes) | ToOwner::Announce(bytes) | ToOwner::Unwatch(bytes) => bytes.len(),
+            ToOwner::Put { body, .. } => body.len(),
+            _ => 0,
+        };
+        MESSAGE_HEADER_BYTES + bytes
+    }
+
     /// Appends the message to a link.
     pub fn write(&self, session: u64, writer: &mut Writer) {
         let kind = match self {

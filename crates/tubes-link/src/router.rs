@@ -1,8 +1,8 @@
 //! A frontend's side: client sessions, where their commands go, and what they hear.
 //!
-//! A session's commands run one after another. Several may be under way together only at one owner; a command for
-//! another owner, or for all, waits until those before it are answered. What the frontend answers itself takes its place
-//! in the same order.
+//! A session's commands run one after another. Several may be under way together only at one owner, a reserve among
+//! them: what is sent behind it, the owner keeps while it waits. A command for another owner, or for all, waits until
+//! those before it are answered. What the frontend answers itself takes its place in the same order.
 //!
 //! A command for an owner that is away waits, up to [`RouterOptions::owner_wait_ns`], and is then answered
 //! `INTERNAL_ERROR`. When an owner is lost, every client that holds a job there, waits there (a blocking reserve over
@@ -53,6 +53,8 @@ pub struct RouterOptions {
 
 /// Commands of one session under way together, at most: a bound on what an owner's end costs and on memory.
 const PIPELINED_MAX: usize = 128;
+/// Bytes of commands that are sent on behind a reserve that may wait, and are kept by the owner, at most.
+const BEHIND_BYTES_MAX: usize = 64 * 1024;
 /// How long the first offer waits for those of the other owners, in ns: a slow owner must not hold up the others.
 const OFFERS_NS: u64 = 100_000_000;
 /// How often a poll asks again after an accepted offer was gone.
@@ -167,7 +169,7 @@ impl Router {
     pub fn can_take(&self, id: ClientId) -> bool {
         let client = self.client(id);
         client.stalled.is_none()
-            && client.wait.is_none()
+            && !client.is_in_round()
             && client.gather.is_none()
             && client.pending.len() < PIPELINED_MAX
     }
@@ -176,7 +178,7 @@ impl Router {
     #[must_use]
     pub fn is_idle(&self, id: ClientId) -> bool {
         let client = self.client(id);
-        client.stalled.is_none() && client.wait.is_none() && client.gather.is_none() && client.pending.is_empty()
+        client.stalled.is_none() && !client.is_busy() && client.gather.is_none()
     }
 
     /// Whether the client waits in a reserve.

@@ -261,9 +261,9 @@ impl Cluster {
             has_run |= !messages.is_empty();
             for (head, payload) in messages {
                 let mut wires = OwnerWires { owner: at, pipes: &mut self.pipes, counters: &mut self.counters };
-                let message = ToOwner::read(head.kind, &payload).unwrap();
                 let from = (frontend as u16, head.session);
-                owner.host.handle(self.now, &mut owner.engine, from, message, &mut NoJournal, &mut wires).unwrap();
+                let message = (head.kind, &payload[..]);
+                owner.host.take(self.now, &mut owner.engine, from, message, &mut NoJournal, &mut wires).unwrap();
                 owner.engine.check_invariants();
             }
         }
@@ -326,7 +326,7 @@ impl Cluster {
         for owner in 0..self.owners.len() {
             if let Some(found) = &mut self.owners[owner] {
                 let mut wires = OwnerWires { owner, pipes: &mut self.pipes, counters: &mut self.counters };
-                found.host.tick(self.now, &mut found.engine, &mut NoJournal, &mut wires);
+                found.host.tick(self.now, &mut found.engine, &mut NoJournal, &mut wires).unwrap();
                 found.engine.check_invariants();
             }
         }
@@ -776,6 +776,81 @@ fn whoever_waits_for_room_at_an_owner_that_is_lost_is_not_left_waiting() {
     assert!(!cluster.heard.contains("INTERNAL_ERROR"), "{}", cluster.heard);
     cluster.play("5001 p1 list-tube-used");
     assert_eq!(cluster.heard.matches("p0: INTERNAL_ERROR").count(), 1, "{}", cluster.heard);
+}
+
+/// A pipeline over one owner needs no answer before it goes on; the answers keep their order.
+#[test]
+fn commands_behind_a_reserve_go_out_at_once_and_are_answered_in_order() {
+    let mut cluster = Cluster::new(2);
+    cluster.play("0 p0 use a\n0 p0 put 0 0 60 one\n0 w0 watch a\n0 w0 ignore default\n0 w0 use a\n0 p1 use a");
+    let client = cluster.clients["w0"].1;
+    let commands = [
+        tubes_protocol::Command::Reserve { timeout_s: None },
+        tubes_protocol::Command::Reserve { timeout_s: Some(9) },
+        tubes_protocol::Command::ListTubeUsed,
+        tubes_protocol::Command::PeekReady,
+        tubes_protocol::Command::Reserve { timeout_s: Some(0) },
+        tubes_protocol::Command::Kick(1),
+    ];
+    for command in commands {
+        cluster.front(0, |router, now, wires| {
+            assert!(router.can_take(client), "{command:?}");
+            router.command(now, client, command.clone(), wires);
+        });
+    }
+    // The first finds a job, the second waits, and with it what is behind.
+    cluster.settle();
+    let heard = cluster.heard.clone();
+    assert!(heard.ends_with("0 w0: RESERVED #1 3 one\n"), "{heard}");
+    // Its time begins when it begins to wait, though it was sent before.
+    cluster.play("8999 p1 list-tube-used");
+    cluster.play("9000 p1 put 5 0 60 two");
+    let behind = cluster.heard.strip_prefix(&heard).unwrap();
+    assert_eq!(
+        behind,
+        "8999 p1: USING a\n9000 w0: TIMED_OUT\n9000 w0: USING a\n9000 w0: NOT_FOUND\n9000 w0: TIMED_OUT\n\
+         9000 w0: KICKED 0\n9000 p1: INSERTED #2\n"
+    );
+}
+
+/// The last second of a job is judged where the job is: its frontend has not heard of it when it sends the reserve.
+#[test]
+fn a_reserve_sent_behind_one_that_brings_the_last_second_is_answered_soon() {
+    let mut cluster = Cluster::new(2);
+    cluster.play("0 p0 use a\n0 p0 put 0 0 1 brief\n0 w0 watch a\n0 w0 ignore default");
+    let client = cluster.clients["w0"].1;
+    for _ in 0..2 {
+        cluster.front(0, |router, now, wires| {
+            router.command(now, client, tubes_protocol::Command::Reserve { timeout_s: None }, wires);
+        });
+    }
+    cluster.settle();
+    assert!(cluster.heard.ends_with("w0: RESERVED #1 5 brief\n0 w0: DEADLINE_SOON\n"), "{}", cluster.heard);
+}
+
+#[test]
+fn the_end_of_a_client_or_of_its_sending_reaches_reserves_behind_others() {
+    let mut cluster = Cluster::new(2);
+    cluster.play("0 p0 use a\n0 p0 put 0 0 60 one\n0 w0 watch a\n0 w0 ignore default\n0 w0 use a");
+    let client = cluster.clients["w0"].1;
+    for _ in 0..3 {
+        cluster.front(0, |router, now, wires| {
+            router.command(now, client, tubes_protocol::Command::Reserve { timeout_s: None }, wires);
+        });
+    }
+    cluster.front(0, |router, now, wires| router.half_close(now, client, wires));
+    cluster.settle();
+    assert!(cluster.heard.ends_with("RESERVED #1 3 one\n0 w0: TIMED_OUT\n0 w0: TIMED_OUT\n"), "{}", cluster.heard);
+    // What the owner keeps behind a wait goes with its session.
+    cluster.play("1 v1 watch a\n1 v1 ignore default\n1 v1 use a");
+    let other = cluster.clients["v1"].1;
+    for command in [tubes_protocol::Command::Reserve { timeout_s: None }, tubes_protocol::Command::Kick(1)] {
+        cluster.front(1, |router, now, wires| router.command(now, other, command, wires));
+    }
+    cluster.settle();
+    cluster.front(1, |router, _, wires| router.disconnect(other, wires));
+    cluster.play("2 p0 put 0 0 60 two\n2 p0 peek-ready");
+    assert!(cluster.heard.ends_with("FOUND #2 3 two\n"), "{}", cluster.heard);
 }
 
 /// GT12: what may come for a client that does not read is bounded.

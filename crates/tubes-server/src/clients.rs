@@ -312,10 +312,13 @@ impl Clients {
         if let Some(Some(connection)) = self.connections.get(session as usize)
             && connection.body_bytes > 0
             && !connection.is_receiving
-            && backend.is_idle(SessionId(session))
         {
-            // The body has been put.
-            self.give_body_back(session);
+            if backend.is_idle(SessionId(session)) {
+                // The body has been put.
+                self.give_body_back(session);
+            } else {
+                self.outputs.mark_waiting(SessionId(session));
+            }
         }
     }
 
@@ -362,18 +365,17 @@ impl Clients {
     fn advance<B: Backend>(&mut self, session: u32, backend: &mut B) {
         let id = SessionId(session);
         loop {
+            if self.is_stopping && backend.is_waiting(id) {
+                backend.cancel_wait(id);
+                return self.close_when_taken(session, backend);
+            }
+            if self.connection(session).is_ending && !backend.is_idle(id) {
+                // Nobody will send the commands that could make a wait worthwhile, or nobody is there any more; that
+                // holds for a reserve behind unanswered commands, too.
+                backend.half_close(self.now, id, &mut self.outputs);
+            }
             if !backend.can_take(id) {
-                if self.is_stopping && backend.is_waiting(id) {
-                    backend.cancel_wait(id);
-                    return self.close_when_taken(session, backend);
-                }
-                if self.connection(session).is_ending {
-                    // Nobody will send the commands that could make a wait worthwhile, or nobody is there any more.
-                    backend.half_close(self.now, id, &mut self.outputs);
-                }
-                if !backend.can_take(id) {
-                    return self.outputs.mark_waiting(id);
-                }
+                return self.outputs.mark_waiting(id);
             }
             if !self.consume_input(session, backend) {
                 return;
@@ -390,6 +392,8 @@ impl Clients {
             if connection.is_at_end {
                 if backend.is_idle(id) {
                     self.close_when_taken(session, backend);
+                } else {
+                    self.outputs.mark_waiting(id);
                 }
                 return;
             }

@@ -313,7 +313,7 @@ impl Frontend {
             link.writer.end_turn(None);
             link.make_room();
             self.ways.is_full |= link.writer.backlog() >= LINK_BACKLOG_MAX;
-            if let Err(lost) = link.send() {
+            if let Err(lost) = link.send(self.poll.registry()) {
                 self.lose(owner, &lost);
             }
         }

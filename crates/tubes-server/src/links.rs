@@ -13,7 +13,12 @@ pub(crate) struct LinkEnd {
     stream: UnixStream,
     reader: Reader,
     pub(crate) writer: Writer,
+    token: Token,
+    /// The socket may take more.
     is_writable: bool,
+    /// An event will say that the socket takes more. Asked for only while it does not: the peer's every read would be an
+    /// event.
+    is_watched: bool,
     /// Generation of the peer.
     pub(crate) peer_generation: u32,
 }
@@ -40,7 +45,7 @@ impl LinkEnd {
         let register = || {
             socket.set_nonblocking(true)?;
             let mut stream = UnixStream::from_std(socket);
-            registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+            registry.register(&mut stream, token, Interest::READABLE)?;
             Ok(stream)
         };
         let stream = register().map_err(|source: io::Error| ServeError::system("register a link", source))?;
@@ -48,7 +53,9 @@ impl LinkEnd {
             stream,
             reader: Reader::new(link),
             writer: Writer::new(link),
+            token,
             is_writable: true,
+            is_watched: false,
             peer_generation: link.peer_generation,
         })
     }
@@ -72,11 +79,11 @@ impl LinkEnd {
     }
 
     /// Sends what may be sent.
-    pub(crate) fn send(&mut self) -> Result<(), LinkLost> {
+    pub(crate) fn send(&mut self, registry: &Registry) -> Result<(), LinkLost> {
         while self.is_writable {
             let bytes = self.writer.sendable();
             if bytes.is_empty() {
-                return Ok(());
+                return Ok(self.watch(registry, false)?);
             }
             let length = bytes.len();
             match self.stream.write(bytes) {
@@ -89,7 +96,16 @@ impl LinkEnd {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        Ok(self.watch(registry, true)?)
+    }
+
+    fn watch(&mut self, registry: &Registry, is_watched: bool) -> io::Result<()> {
+        if self.is_watched == is_watched {
+            return Ok(());
+        }
+        self.is_watched = is_watched;
+        let interest = if is_watched { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+        registry.reregister(&mut self.stream, self.token, interest)
     }
 
     /// Reads until nothing more is there. `false` if more may be.

@@ -252,8 +252,9 @@ impl Outputs {
 impl Outputs {
     /// The session can go on with what it sent.
     pub(crate) fn wake(&mut self, session: SessionId) {
-        self.slots[session.0 as usize].waits = false;
-        self.woken.push(session.0);
+        if std::mem::take(&mut self.slots[session.0 as usize].waits) {
+            self.woken.push(session.0);
+        }
     }
 
     /// Queues bytes that are encoded already.

@@ -18,7 +18,7 @@ use supervisor::lock::{LOCK_WAIT, Lock};
 use supervisor::{Child, FailureCause, FromChild, Instance, Instruction, Pages, Role, Start, ToChild};
 use tubes_core::journal::Replay;
 use tubes_core::{Engine, EngineOptions, Now};
-use tubes_link::{Host, HostOut, Link, ToFrontend, ToOwner};
+use tubes_link::{Broken, Host, HostOut, Link, ToFrontend};
 use tubes_store::LogError;
 
 const EVENTS_PER_TURN: usize = 1024;
@@ -177,7 +177,8 @@ impl Owner {
     }
 
     fn turn(&mut self, events: &Events) -> Result<bool, ServeError> {
-        self.host.tick(self.now, &mut self.engine, &mut self.persistence, &mut self.wires);
+        let ticked = self.host.tick(self.now, &mut self.engine, &mut self.persistence, &mut self.wires);
+        self.lose_broken(ticked);
         let mut has_control = false;
         let mut has_synced = false;
         for event in events {
@@ -220,7 +221,7 @@ impl Owner {
             if has_room {
                 link.make_room();
             }
-            if let Err(lost) = link.send() {
+            if let Err(lost) = link.send(self.poll.registry()) {
                 self.lose(frontend, &lost);
             }
         }
@@ -229,16 +230,24 @@ impl Owner {
     }
 
     fn read(&mut self, frontend: usize) {
+        let mut broken = Ok(());
         let read = links::read(
             self,
             |owner| &mut owner.wires.links,
             frontend,
             |owner, head, payload| {
                 let Owner { engine, host, persistence, wires, now, .. } = owner;
-                let message = ToOwner::read(head.kind, payload)?;
-                host.handle(*now, engine, (frontend as u16, head.session), message, persistence, wires)
+                let from = (frontend as u16, head.session);
+                match host.take(*now, engine, from, (head.kind, payload), persistence, wires) {
+                    Err(Broken { frontend: of, error }) if of == from.0 => Err(error),
+                    other => {
+                        broken = other.and(broken);
+                        Ok(())
+                    }
+                }
             },
         );
+        self.lose_broken(broken);
         if let Err(lost) = read {
             self.lose(frontend, &lost);
         }
@@ -254,7 +263,14 @@ impl Owner {
                 lost => tracing::warn!("{}: the link to frontend {frontend} is lost: {lost}", self.instance),
             }
             let Owner { engine, host, persistence, wires, now, .. } = self;
-            host.frontend_gone(*now, engine, frontend as u16, persistence, wires);
+            let gone = host.frontend_gone(*now, engine, frontend as u16, persistence, wires);
+            self.lose_broken(gone);
+        }
+    }
+
+    fn lose_broken(&mut self, result: Result<(), Broken>) {
+        if let Err(Broken { frontend, error }) = result {
+            self.lose(usize::from(frontend), &LinkLost::Frame(error));
         }
     }
 
@@ -331,7 +347,7 @@ impl Owner {
             link.writer.end_turn(None);
             link.writer.release(u64::MAX);
             // A frontend that is gone takes nothing any more.
-            let _ = link.send();
+            let _ = link.send(self.poll.registry());
         }
         self.child.send(&FromChild::Stopped).map_err(|source| ServeError::system("report to the supervisor", source))
     }

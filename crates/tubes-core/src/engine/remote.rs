@@ -109,7 +109,8 @@ impl Engine {
     ) {
         self.now = now;
         let mut turn = Turn { now, journal, out };
-        if self.is_soon(session, in_margin) {
+        // What the session holds here, its frontend may not have heard of when it asked.
+        if self.is_soon(session, in_margin || self.sessions[session.0].in_margin(now.boot_ns)) {
             return turn.out.reply(session, &Reply::DeadlineSoon);
         }
         match self.best_servable(session) {

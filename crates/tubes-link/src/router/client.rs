@@ -16,11 +16,14 @@ pub(super) struct Client {
     /// Jobs it holds: owner and deadline.
     pub(super) held: HashMap<u64, (u16, u64)>,
     pub(super) held_by_deadline: BTreeSet<(u64, u64)>,
-    /// Unanswered commands, in order; all at one owner.
+    /// Unanswered commands behind the one that waits, in order; all at one owner.
     pub(super) pending: VecDeque<Pending>,
+    /// Where they are, and a wait over one owner too.
     pub(super) busy_owner: u16,
     /// How many of them are answered with a body.
     pub(super) bodies: u32,
+    /// Bytes of commands sent behind a reserve that may wait.
+    pub(super) behind_bytes: usize,
     /// A command that cannot be sent yet, and when it is given up (in ns; `u64::MAX` while it only waits its turn).
     pub(super) stalled: Option<(Request, u64)>,
     pub(super) wait: Option<Wait>,
@@ -75,6 +78,8 @@ pub(super) enum Pending {
     Local(Box<[u8]>),
     /// The figures, once everything before is answered.
     Stats,
+    /// A reserve over one owner, which begins to wait once everything before is answered.
+    Reserve { number: u32, timeout_s: Option<u32>, is_poll: bool },
 }
 
 /// A command that several owners are asked.
@@ -148,6 +153,7 @@ impl Client {
             pending: VecDeque::new(),
             busy_owner: 0,
             bodies: 0,
+            behind_bytes: 0,
             stalled: None,
             wait: None,
             next_wait: 0,
@@ -159,9 +165,25 @@ impl Client {
         }
     }
 
+    /// Whether something asked is not answered, or waits.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.pending.is_empty() || self.wait.is_some()
+    }
+
+    /// Whether several owners are asked for a job.
+    pub(super) fn is_in_round(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| wait.round.is_some())
+    }
+
     /// Owners of the watched tubes.
     pub(super) fn watched_owners(&self) -> OwnerSet {
         self.watched.iter().map(|(_, owner)| *owner).collect()
+    }
+
+    /// The owner of all watched tubes, if there is one.
+    pub(super) fn only_watched_owner(&self) -> Option<u16> {
+        let owner = self.watched[0].1;
+        self.watched.iter().all(|(_, other)| *other == owner).then_some(owner)
     }
 
     pub(super) fn hold(&mut self, id: u64, owner: u16, deadline_ns: u64) {
@@ -238,10 +260,6 @@ impl OwnerSet {
 
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
-    }
-
-    pub(super) fn len(self) -> u32 {
-        self.0.count_ones()
     }
 
     pub(super) fn iter(self) -> impl Iterator<Item = u16> {

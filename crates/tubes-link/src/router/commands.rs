@@ -1,7 +1,7 @@
 //! From a client: commands, and its end.
 
 use super::client::{Client, Ending, Gather, GatherKind, OwnerSet, Pending, Request};
-use super::{ClientId, Router, Wires};
+use super::{BEHIND_BYTES_MAX, ClientId, Router, Wires};
 use crate::message::ToOwner;
 use tubes_protocol::{Command, Line, Reply, parse_line};
 
@@ -55,7 +55,7 @@ impl Router {
 
     fn answer(&mut self, id: ClientId, reply: &Reply<'_>, wires: &mut impl Wires) {
         let client = self.client_mut(id);
-        if client.pending.is_empty() {
+        if !client.is_busy() {
             Self::say(wires, id, reply);
         } else {
             let mut bytes = Vec::new();
@@ -98,21 +98,22 @@ impl Router {
     /// way already.
     fn must_wait(&self, id: ClientId, command: &Command<'_>, wires: &impl Wires) -> bool {
         let client = self.client(id);
-        let is_busy = !client.pending.is_empty();
+        let is_busy = client.is_busy();
+        let is_blocked = |owner: u16| {
+            is_busy && client.busy_owner != owner
+                || client.is_in_round()
+                || !self.up[usize::from(owner)]
+                || !wires.has_room(owner)
+                || client.behind_bytes > BEHIND_BYTES_MAX
+        };
         match self.target(client, command) {
             Target::Owner(owner) => {
-                is_busy && client.busy_owner != owner
-                    || !self.up[usize::from(owner)]
-                    || !wires.has_room(owner)
-                    || brings_body(command) && client.bodies >= self.options.bodies_max
+                is_blocked(owner) || brings_body(command) && client.bodies >= self.options.bodies_max
             }
             Target::All => is_busy || self.up.contains(&false),
             Target::Here => false,
-            Target::Watched => {
-                let owners = client.watched_owners();
-                // One owner must be there; of several a blocking reserve needs none to be.
-                is_busy || owners.len() == 1 && owners.iter().any(|owner| !self.up[usize::from(owner)])
-            }
+            // One owner must be there; of several a blocking reserve needs none to be.
+            Target::Watched => client.only_watched_owner().map_or(is_busy, is_blocked),
         }
     }
 
@@ -138,7 +139,7 @@ impl Router {
     /// Tries again what had to wait.
     pub(super) fn resume(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
         let Some(client) = self.clients[id.0 as usize].as_mut() else { return };
-        if client.wait.is_some() || client.gather.is_some() {
+        if client.gather.is_some() {
             return;
         }
         let Some((request, until)) = client.stalled.take() else { return };
@@ -187,7 +188,7 @@ impl Router {
                 return self.gather(id, kind, &ToOwner::ListTubes, wires);
             }
             Command::Stats => {
-                if client.pending.is_empty() {
+                if !client.is_busy() {
                     wires.stats(id);
                 } else {
                     client.pending.push_back(Pending::Stats);
@@ -265,6 +266,9 @@ impl Router {
         let client = self.client_mut(id);
         client.busy_owner = owner;
         client.bodies += u32::from(matches!(pending, Pending::Body));
+        if client.wait.is_some() || client.behind_bytes > 0 {
+            client.behind_bytes += message.weight();
+        }
         client.pending.push_back(pending);
         client.touched.insert(owner);
         wires.to_owner(owner, client.session, message);

@@ -67,7 +67,7 @@ impl Router {
             }
             let is_over = client.wait.as_ref().is_some_and(|wait| wait.ending.is_some() && wait.owners.is_empty());
             if is_over {
-                self.finish_wait(id, wires);
+                self.finish_wait(now_ns, id, wires);
             }
             self.arm(id);
         }

@@ -50,6 +50,10 @@ impl Router {
         }
         let was_full = !self.can_take(id);
         let client = self.client_mut(id);
+        if client.wait.is_some() {
+            // What is behind a wait is answered when it has ended.
+            return Err(FrameError::Message);
+        }
         let pending = client.pending.pop_front().ok_or(FrameError::Message)?;
         match pending {
             Pending::Forward => wires.to_client(id, bytes),
@@ -65,30 +69,35 @@ impl Router {
                 }
                 wires.to_client(id, bytes);
             }
-            Pending::Local(_) | Pending::Stats => return Err(FrameError::Message),
+            Pending::Local(_) | Pending::Stats | Pending::Reserve { .. } => return Err(FrameError::Message),
         }
         if let Outcome::Held { id: job, deadline_ns } = outcome {
             self.holds(id, job, owner, deadline_ns);
         }
-        self.flush_local(id, wires);
-        let _ = now_ns;
+        self.go_on_behind(now_ns, id, wires);
         if was_full && self.can_take(id) || self.is_idle(id) {
             wires.wake(id);
         }
         Ok(())
     }
 
-    /// Answers what stands at the front and needs no owner.
-    pub(super) fn flush_local(&mut self, id: ClientId, wires: &mut impl Wires) {
+    /// Behind an answer: what stands at the front and needs no owner is answered, or a reserve begins to wait.
+    pub(super) fn go_on_behind(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
         let client = self.client_mut(id);
         while let Some(front) = client.pending.front() {
             match front {
                 Pending::Local(bytes) => wires.to_client(id, bytes),
                 Pending::Stats => wires.stats(id),
-                _ => break,
+                Pending::Reserve { number, timeout_s, is_poll } => {
+                    let (number, timeout_s, is_poll) = (*number, *timeout_s, *is_poll);
+                    client.pending.pop_front();
+                    return self.begin_wait(now_ns, id, number, timeout_s, is_poll, wires);
+                }
+                _ => return,
             }
             client.pending.pop_front();
         }
+        client.behind_bytes = 0;
     }
 
     /// One owner's answer about an id that carries no partition.

@@ -1,10 +1,18 @@
 //! Reserves: when they end, and which of several owners' offers is accepted.
 
-use super::client::{Ending, OwnerSet, Round, Wait};
+use super::client::{Ending, OwnerSet, Pending, Round, Wait};
 use super::{ClientId, MARGIN_NS, OFFERS_NS, ROUNDS_MAX, Router, Wires};
 use crate::frame::FrameError;
 use crate::message::{Outcome, ToFrontend, ToOwner};
 use tubes_protocol::Reply;
+
+/// When a reserve times out, in ns; `u64::MAX` for never.
+fn ends_at(now_ns: u64, timeout_s: Option<u32>, is_poll: bool) -> u64 {
+    match timeout_s {
+        Some(seconds) if !is_poll => now_ns + u64::from(seconds) * 1_000_000_000,
+        _ => u64::MAX,
+    }
+}
 
 impl Router {
     pub(super) fn reserve(&mut self, now_ns: u64, id: ClientId, timeout_s: Option<u32>, wires: &mut impl Wires) {
@@ -15,35 +23,61 @@ impl Router {
         client.next_wait = client.next_wait.wrapping_add(1);
         // A peer that has half-closed cannot wait.
         let is_poll = timeout_s == Some(0) || client.is_half_closed;
-        let until = match timeout_s {
-            Some(seconds) if !is_poll => now_ns + u64::from(seconds) * 1_000_000_000,
-            _ => u64::MAX,
-        };
         let in_margin = client.in_margin(now_ns);
         let session = client.session;
-        let mut wait = Wait { number, until, is_poll, owners, ending: None, round: None };
         for owner in owners.iter() {
             client.touched.insert(owner);
         }
-        if owners.len() == 1 {
-            client.wait = Some(wait);
-            let owner = owners.iter().next().expect("a session watches something");
-            wires.to_owner(owner, session, &ToOwner::Reserve { wait: number, in_margin, is_poll });
-        } else {
-            let away: OwnerSet = owners.iter().filter(|owner| !self.up[usize::from(*owner)]).collect();
-            let give_up_at = if is_poll && !away.is_empty() { now_ns + owner_wait_ns } else { u64::MAX };
-            wait.round = Some(Round { asked: owners, accept_at: u64::MAX, give_up_at, ..Round::default() });
-            self.client_mut(id).wait = Some(wait);
-            for owner in owners.iter().filter(|owner| !away.contains(*owner)) {
-                wires.to_owner(owner, session, &ToOwner::Ask { wait: number, in_margin, is_poll });
+        if let Some(owner) = client.only_watched_owner() {
+            let message = ToOwner::Reserve { wait: number, in_margin, is_poll };
+            let is_behind = client.is_busy();
+            client.busy_owner = owner;
+            wires.to_owner(owner, session, &message);
+            if is_behind {
+                client.behind_bytes += message.weight();
+                client.pending.push_back(Pending::Reserve { number, timeout_s, is_poll });
+            } else {
+                self.begin_wait(now_ns, id, number, timeout_s, is_poll, wires);
             }
-            if !is_poll {
-                // Owners that are away are asked when they are back.
-                self.round_mut(id).asked = owners.iter().filter(|owner| !away.contains(*owner)).collect();
-            }
+            return;
+        }
+        let until = ends_at(now_ns, timeout_s, is_poll);
+        let mut wait = Wait { number, until, is_poll, owners, ending: None, round: None };
+        let away: OwnerSet = owners.iter().filter(|owner| !self.up[usize::from(*owner)]).collect();
+        let give_up_at = if is_poll && !away.is_empty() { now_ns + owner_wait_ns } else { u64::MAX };
+        wait.round = Some(Round { asked: owners, accept_at: u64::MAX, give_up_at, ..Round::default() });
+        self.client_mut(id).wait = Some(wait);
+        for owner in owners.iter().filter(|owner| !away.contains(*owner)) {
+            wires.to_owner(owner, session, &ToOwner::Ask { wait: number, in_margin, is_poll });
+        }
+        if !is_poll {
+            // Owners that are away are asked when they are back.
+            self.round_mut(id).asked = owners.iter().filter(|owner| !away.contains(*owner)).collect();
         }
         self.waiting_count += 1;
         self.arm(id);
+    }
+
+    /// A reserve over one owner waits from now on, as far as its client is concerned; the owner may have answered.
+    pub(super) fn begin_wait(
+        &mut self,
+        now_ns: u64,
+        id: ClientId,
+        number: u32,
+        timeout_s: Option<u32>,
+        is_poll: bool,
+        wires: &mut impl Wires,
+    ) {
+        let client = self.client_mut(id);
+        let until = ends_at(now_ns, timeout_s, is_poll);
+        let owners = std::iter::once(client.busy_owner).collect();
+        client.wait = Some(Wait { number, until, is_poll, owners, ending: None, round: None });
+        let is_half_closed = client.is_half_closed;
+        self.waiting_count += 1;
+        self.arm(id);
+        if is_half_closed && !is_poll {
+            self.end_wait(now_ns, id, Ending::TimedOut, wires);
+        }
     }
 
     fn round_mut(&mut self, id: ClientId) -> &mut Round {
@@ -77,7 +111,7 @@ impl Router {
             };
         }
         match message {
-            ToFrontend::Served { outcome, bytes, .. } => self.served(owner, id, outcome, bytes, wires),
+            ToFrontend::Served { outcome, bytes, .. } => self.served(now_ns, owner, id, outcome, bytes, wires),
             ToFrontend::Offer { offer, pri, id: job, .. } => {
                 let round = self.client_mut(id).wait.as_mut().and_then(|wait| wait.round.as_mut());
                 let round = round.ok_or(FrameError::Message)?;
@@ -104,14 +138,22 @@ impl Router {
                 round.has_missed = true;
                 self.decide(now_ns, id, wires);
             }
-            ToFrontend::Withdrawn { .. } => self.withdrawn(owner, id, wires),
+            ToFrontend::Withdrawn { .. } => self.withdrawn(now_ns, owner, id, wires),
             ToFrontend::Reply { .. } | ToFrontend::Names(_) => unreachable!("sorted out above"),
         }
         Ok(())
     }
 
     /// The wait has its result.
-    fn served(&mut self, owner: u16, id: ClientId, outcome: Outcome, bytes: &[u8], wires: &mut impl Wires) {
+    fn served(
+        &mut self,
+        now_ns: u64,
+        owner: u16,
+        id: ClientId,
+        outcome: Outcome,
+        bytes: &[u8],
+        wires: &mut impl Wires,
+    ) {
         let client = self.client_mut(id);
         let wait = client.wait.take().expect("a result belongs to a wait");
         let session = client.session;
@@ -127,6 +169,7 @@ impl Router {
             self.holds(id, job, owner, deadline_ns);
         }
         wires.to_client(id, bytes);
+        self.go_on_behind(now_ns, id, wires);
         wires.wake(id);
     }
 
@@ -190,21 +233,21 @@ impl Router {
             wires.to_owner(owner, session, &ToOwner::Withdraw { wait: number });
         }
         if wait.owners.is_empty() {
-            self.finish_wait(id, wires);
+            self.finish_wait(now_ns, id, wires);
         } else {
             self.arm(id);
         }
     }
 
-    fn withdrawn(&mut self, owner: u16, id: ClientId, wires: &mut impl Wires) {
+    fn withdrawn(&mut self, now_ns: u64, owner: u16, id: ClientId, wires: &mut impl Wires) {
         let wait = self.client_mut(id).wait.as_mut().expect("only a wait is withdrawn");
         wait.owners.remove(owner);
         if wait.ending.is_some() && wait.owners.is_empty() {
-            self.finish_wait(id, wires);
+            self.finish_wait(now_ns, id, wires);
         }
     }
 
-    pub(super) fn finish_wait(&mut self, id: ClientId, wires: &mut impl Wires) {
+    pub(super) fn finish_wait(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
         let wait = self.client_mut(id).wait.take().expect("only a wait can end");
         self.waiting_count -= 1;
         let reply = match wait.ending {
@@ -212,6 +255,7 @@ impl Router {
             _ => Reply::TimedOut,
         };
         Self::say(wires, id, &reply);
+        self.go_on_behind(now_ns, id, wires);
         wires.wake(id);
     }
 
