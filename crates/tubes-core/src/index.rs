@@ -65,7 +65,7 @@ impl IdIndex {
 /// The map.
 #[derive(Debug, Default)]
 struct Pages {
-    pages: HashMap<u64, Box<Page>, BuildHasherDefault<PageHasher>>,
+    pages: HashMap<u64, Box<Page>, BuildHasherDefault<NumberHasher>>,
 }
 
 #[derive(Debug)]
@@ -108,12 +108,11 @@ impl Pages {
     }
 }
 
-/// Page numbers come from our own counter, so that a client cannot choose them to collide; one multiplication spreads
-/// them.
+/// Spreads numbers that come from our own counters, so that no client can choose them to collide: one multiplication.
 #[derive(Debug, Default)]
-pub(crate) struct PageHasher(u64);
+pub struct NumberHasher(u64);
 
-impl Hasher for PageHasher {
+impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
         self.0
     }

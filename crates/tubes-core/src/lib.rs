@@ -30,6 +30,7 @@ mod session;
 mod tube;
 
 pub use engine::{Engine, EngineOptions, Offered, Outbox};
+pub use index::NumberHasher;
 pub use partition::{PARTITIONS, partition_of};
 pub use session::SessionId;
 

@@ -2,15 +2,17 @@
 
 use crate::frame::FrameError;
 use crate::message::{Outcome, ToFrontend, ToOwner};
-use std::collections::{BTreeMap, VecDeque};
+use crate::writer::Writer;
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use tubes_core::journal::Journal;
-use tubes_core::{Engine, Now, Offered, Outbox, PARTITIONS, SessionId, partition_of};
+use tubes_core::{Engine, Now, NumberHasher, Offered, Outbox, PARTITIONS, SessionId, partition_of};
 use tubes_protocol::{Command, Line, Reply, ServerStats, parse_line};
 
 /// What an owner reaches besides its engine and log.
 pub trait HostOut {
-    /// Queues a message for a session of a frontend.
-    fn send(&mut self, frontend: u16, session: u64, message: ToFrontend<'_>);
+    /// The link to a frontend, if there is one; what is said to one that is gone is said to nobody.
+    fn link(&mut self, frontend: u16) -> Option<&mut Writer>;
 
     /// Draws from the counter of ids that all owners share.
     fn next_id_count(&mut self) -> u64;
@@ -26,7 +28,8 @@ pub trait HostOut {
 /// The sessions of all frontends at this owner.
 #[derive(Debug, Default)]
 pub struct Host {
-    sessions: BTreeMap<(u16, u64), SessionId>,
+    /// By frontend.
+    sessions: Vec<HashMap<u64, SessionId, BuildHasherDefault<NumberHasher>>>,
     remotes: Vec<Remote>,
     /// Sessions whose wait has ended while messages are kept behind it.
     freed: Vec<SessionId>,
@@ -67,7 +70,7 @@ impl Host {
     /// Number of sessions.
     #[must_use]
     pub fn session_count(&self) -> usize {
-        self.sessions.len()
+        self.sessions.iter().map(HashMap::len).sum()
     }
 
     /// Takes one message of a frontend: carries it out, or keeps it while a reserve before it waits.
@@ -86,10 +89,12 @@ impl Host {
     ) -> Result<(), Broken> {
         let broken = |error| Broken { frontend: from.0, error };
         let message = ToOwner::read(kind, payload).map_err(broken)?;
-        if !message.overtakes()
-            && let Some(id) = self.sessions.get(&from)
-            && engine.is_waiting(*id)
-        {
+        if message == ToOwner::End {
+            self.end(now, engine, from, journal, out);
+            return self.go_on_freed(now, engine, journal, out);
+        }
+        let id = self.session(engine, from);
+        if !message.overtakes() && engine.is_waiting(id) {
             let behind = &mut self.remotes[id.0 as usize].behind;
             if behind.len() == BEHIND_MAX {
                 return Err(broken(FrameError::Message));
@@ -97,7 +102,7 @@ impl Host {
             behind.push_back((kind, payload.into()));
             return Ok(());
         }
-        self.handle(now, engine, from, message, journal, out).map_err(broken)?;
+        self.handle(now, engine, id, message, journal, out).map_err(broken)?;
         self.go_on_freed(now, engine, journal, out)
     }
 
@@ -111,9 +116,9 @@ impl Host {
     ) -> Result<(), Broken> {
         while let Some(id) = self.freed.pop() {
             let remote = &mut self.remotes[id.0 as usize];
-            let from = (remote.frontend, remote.session);
-            // The wait may have been followed by another, or by the session's end.
-            if self.sessions.get(&from) != Some(&id) || engine.is_waiting(id) {
+            let frontend = remote.frontend;
+            // The wait may have been followed by another; the end of a session leaves nothing behind.
+            if remote.behind.is_empty() || engine.is_waiting(id) {
                 continue;
             }
             let Some((kind, payload)) = remote.behind.pop_front() else { continue };
@@ -121,8 +126,8 @@ impl Host {
                 self.freed.push(id);
             }
             let done =
-                ToOwner::read(kind, &payload).and_then(|message| self.handle(now, engine, from, message, journal, out));
-            done.map_err(|error| Broken { frontend: from.0, error })?;
+                ToOwner::read(kind, &payload).and_then(|message| self.handle(now, engine, id, message, journal, out));
+            done.map_err(|error| Broken { frontend, error })?;
         }
         Ok(())
     }
@@ -132,16 +137,11 @@ impl Host {
         &mut self,
         now: Now,
         engine: &mut Engine,
-        from: (u16, u64),
+        id: SessionId,
         message: ToOwner<'_>,
         journal: &mut J,
         out: &mut O,
     ) -> Result<(), FrameError> {
-        if message == ToOwner::End {
-            self.end(now, engine, from, journal, out);
-            return Ok(());
-        }
-        let id = self.session(engine, from);
         let at = id.0 as usize;
         let is_ask = message.overtakes();
         if let ToOwner::Reserve { wait, .. } | ToOwner::Ask { wait, .. } = message {
@@ -169,7 +169,7 @@ impl Host {
             ToOwner::Unuse => engine.unuse(id),
             ToOwner::Unwatch(name) => {
                 engine.unwatch(id, name);
-                out.send(from.0, from.1, ToFrontend::Reply { outcome: Outcome::Done, bytes: b"" });
+                self.say(id, out, &ToFrontend::Reply { outcome: Outcome::Done, bytes: b"" });
             }
             ToOwner::ListTubes => {
                 let mut names = Vec::new();
@@ -178,7 +178,7 @@ impl Host {
                     names.push(u8::try_from(name.len()).map_err(|_| FrameError::Message)?);
                     names.extend_from_slice(name);
                 }
-                out.send(from.0, from.1, ToFrontend::Names(&names));
+                self.say(id, out, &ToFrontend::Names(&names));
             }
             ToOwner::Reserve { in_margin, is_poll, .. } => {
                 engine.reserve_remote(now, id, in_margin, is_poll, journal, &mut self.boxed(out));
@@ -186,7 +186,7 @@ impl Host {
             ToOwner::Ask { wait, in_margin, is_poll } => {
                 if engine.is_soon(id, in_margin) {
                     engine.withdraw(now, id, journal, &mut self.boxed(out));
-                    out.send(from.0, from.1, ToFrontend::Nothing { wait, is_soon: true });
+                    self.say(id, out, &ToFrontend::Nothing { wait, is_soon: true });
                 } else {
                     engine.ask(now, id, is_poll, journal, &mut self.boxed(out));
                 }
@@ -201,7 +201,7 @@ impl Host {
                     self.remotes[at].wait = None;
                     self.freed.push(id);
                 }
-                out.send(from.0, from.1, ToFrontend::Withdrawn { wait });
+                self.say(id, out, &ToFrontend::Withdrawn { wait });
             }
             ToOwner::End => unreachable!("handled above"),
         }
@@ -221,10 +221,12 @@ impl Host {
         journal: &mut J,
         out: &mut O,
     ) -> Result<(), Broken> {
-        let gone: Vec<(u16, u64)> =
-            self.sessions.range((frontend, 0)..=(frontend, u64::MAX)).map(|(from, _)| *from).collect();
-        for from in gone {
-            self.end(now, engine, from, journal, out);
+        let sessions = self.sessions.get(usize::from(frontend)).into_iter().flatten();
+        let mut gone: Vec<u64> = sessions.map(|(session, _)| *session).collect();
+        // In an order that does not depend on a table.
+        gone.sort_unstable();
+        for session in gone {
+            self.end(now, engine, (frontend, session), journal, out);
         }
         self.go_on_freed(now, engine, journal, out)
     }
@@ -246,11 +248,16 @@ impl Host {
     }
 
     fn session(&mut self, engine: &mut Engine, from: (u16, u64)) -> SessionId {
-        if let Some(id) = self.sessions.get(&from) {
+        let frontend = usize::from(from.0);
+        if self.sessions.len() <= frontend {
+            self.sessions.resize_with(frontend + 1, HashMap::default);
+        }
+        let sessions = &mut self.sessions[frontend];
+        if let Some(id) = sessions.get(&from.1) {
             return *id;
         }
         let id = engine.connect_remote();
-        self.sessions.insert(from, id);
+        sessions.insert(from.1, id);
         let at = id.0 as usize;
         if self.remotes.len() <= at {
             self.remotes.resize_with(at + 1, Remote::default);
@@ -267,7 +274,8 @@ impl Host {
         journal: &mut J,
         out: &mut O,
     ) {
-        if let Some(id) = self.sessions.remove(&from) {
+        let sessions = self.sessions.get_mut(usize::from(from.0));
+        if let Some(id) = sessions.and_then(|sessions| sessions.remove(&from.1)) {
             self.remotes[id.0 as usize].behind = VecDeque::new();
             engine.disconnect(now, id, journal, &mut self.boxed(out));
         }
@@ -299,6 +307,13 @@ impl Host {
         Ok(())
     }
 
+    fn say<O: HostOut>(&self, id: SessionId, out: &mut O, message: &ToFrontend<'_>) {
+        let remote = &self.remotes[id.0 as usize];
+        if let Some(link) = out.link(remote.frontend) {
+            message.write(remote.session, link);
+        }
+    }
+
     fn boxed<'a, O: HostOut>(&'a mut self, out: &'a mut O) -> Boxed<'a, O> {
         Boxed { remotes: &mut self.remotes, freed: &mut self.freed, out, held: None }
     }
@@ -310,6 +325,15 @@ struct Boxed<'a, O> {
     freed: &'a mut Vec<SessionId>,
     out: &'a mut O,
     held: Option<(u64, u64)>,
+}
+
+impl<O: HostOut> Boxed<'_, O> {
+    fn say(&mut self, session: SessionId, message: &ToFrontend<'_>) {
+        let remote = &self.remotes[session.0 as usize];
+        if let Some(link) = self.out.link(remote.frontend) {
+            message.write(remote.session, link);
+        }
+    }
 }
 
 impl<O: HostOut> Outbox for Boxed<'_, O> {
@@ -326,18 +350,13 @@ impl<O: HostOut> Outbox for Boxed<'_, O> {
             (Reply::TimedOut | Reply::DeadlineSoon, _) => Outcome::Refused,
             _ => Outcome::Done,
         };
-        let mut bytes = Vec::with_capacity(64);
-        reply.encode(&mut bytes);
-        let message = match remote.wait.take() {
-            Some(wait) => {
-                if !remote.behind.is_empty() {
-                    self.freed.push(session);
-                }
-                ToFrontend::Served { wait, outcome, bytes: &bytes }
-            }
-            None => ToFrontend::Reply { outcome, bytes: &bytes },
-        };
-        self.out.send(remote.frontend, remote.session, message);
+        let wait = remote.wait.take();
+        if wait.is_some() && !remote.behind.is_empty() {
+            self.freed.push(session);
+        }
+        if let Some(link) = self.out.link(remote.frontend) {
+            crate::message::reply(link, remote.session, wait, outcome, reply);
+        }
     }
 
     fn stats(&mut self, _session: SessionId, _stats: ServerStats) {
@@ -352,18 +371,18 @@ impl<O: HostOut> Outbox for Boxed<'_, O> {
         let remote = &self.remotes[session.0 as usize];
         let wait = remote.wait.expect("offers are made to a wait");
         let Offered { offer, id, pri } = offer;
-        self.out.send(remote.frontend, remote.session, ToFrontend::Offer { wait, offer, pri, id });
+        self.say(session, &ToFrontend::Offer { wait, offer, pri, id });
     }
 
     fn nothing(&mut self, session: SessionId) {
         let remote = &self.remotes[session.0 as usize];
         let wait = remote.wait.expect("only a wait can hear that there is nothing");
-        self.out.send(remote.frontend, remote.session, ToFrontend::Nothing { wait, is_soon: false });
+        self.say(session, &ToFrontend::Nothing { wait, is_soon: false });
     }
 
     fn gone(&mut self, session: SessionId) {
         let remote = &self.remotes[session.0 as usize];
         let wait = remote.wait.expect("an accept names its wait");
-        self.out.send(remote.frontend, remote.session, ToFrontend::Gone { wait });
+        self.say(session, &ToFrontend::Gone { wait });
     }
 }

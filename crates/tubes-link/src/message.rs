@@ -2,6 +2,7 @@
 
 use crate::frame::{FrameError, MESSAGE_HEADER_BYTES, MessageHead, u32_at, u64_at};
 use crate::writer::Writer;
+use tubes_protocol::Reply;
 
 /// From a frontend, about one of its sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,42 +215,57 @@ impl ToOwner<'_> {
     }
 }
 
-/// Bytes before those for the client in a reply: outcome, id, deadline.
-const OUTCOME_BYTES: usize = 17;
-
 impl Outcome {
-    fn write(self, out: &mut Vec<u8>) {
-        let (code, id, deadline_ns) = match self {
-            Outcome::Done => (0, 0, 0),
-            Outcome::NotFound => (1, 0, 0),
-            Outcome::Refused => (2, 0, 0),
-            Outcome::Held { id, deadline_ns } => (3, id, deadline_ns),
-        };
-        out.push(code);
-        out.extend_from_slice(&id.to_le_bytes());
-        out.extend_from_slice(&deadline_ns.to_le_bytes());
+    pub(crate) fn write(self, out: &mut Vec<u8>) {
+        match self {
+            Outcome::Done => out.push(0),
+            Outcome::NotFound => out.push(1),
+            Outcome::Refused => out.push(2),
+            Outcome::Held { id, deadline_ns } => {
+                out.push(3);
+                out.extend_from_slice(&id.to_le_bytes());
+                out.extend_from_slice(&deadline_ns.to_le_bytes());
+            }
+        }
     }
 
-    fn read(bytes: &[u8]) -> Result<Outcome, FrameError> {
-        if bytes.len() < OUTCOME_BYTES {
-            return Err(FrameError::Message);
+    /// The outcome at the front, and what is behind it.
+    fn read(bytes: &[u8]) -> Result<(Outcome, &[u8]), FrameError> {
+        let (code, rest) = bytes.split_first().ok_or(FrameError::Message)?;
+        match code {
+            0 => Ok((Outcome::Done, rest)),
+            1 => Ok((Outcome::NotFound, rest)),
+            2 => Ok((Outcome::Refused, rest)),
+            3 if rest.len() >= 16 => {
+                Ok((Outcome::Held { id: u64_at(rest, 0), deadline_ns: u64_at(rest, 8) }, &rest[16..]))
+            }
+            _ => Err(FrameError::Message),
         }
-        Ok(match bytes[0] {
-            0 => Outcome::Done,
-            1 => Outcome::NotFound,
-            2 => Outcome::Refused,
-            3 => Outcome::Held { id: u64_at(bytes, 1), deadline_ns: u64_at(bytes, 9) },
-            _ => return Err(FrameError::Message),
-        })
     }
+}
+
+/// Kinds of the two messages that hold a reply; see [`reply`].
+const REPLY: u8 = 1;
+const SERVED: u8 = 2;
+
+/// Appends a reply to a link, as [`ToFrontend::Reply`] or, to a wait, as [`ToFrontend::Served`], encoded where it goes.
+pub(crate) fn reply(writer: &mut Writer, session: u64, wait: Option<u32>, outcome: Outcome, reply: &Reply<'_>) {
+    let kind = if wait.is_some() { SERVED } else { REPLY };
+    writer.message(MessageHead { kind, session }, |out| {
+        if let Some(wait) = wait {
+            out.extend_from_slice(&wait.to_le_bytes());
+        }
+        outcome.write(out);
+        reply.encode(out);
+    });
 }
 
 impl ToFrontend<'_> {
     /// Appends the message to a link.
     pub fn write(&self, session: u64, writer: &mut Writer) {
         let kind = match self {
-            ToFrontend::Reply { .. } => 1,
-            ToFrontend::Served { .. } => 2,
+            ToFrontend::Reply { .. } => REPLY,
+            ToFrontend::Served { .. } => SERVED,
             ToFrontend::Offer { .. } => 3,
             ToFrontend::Nothing { .. } => 4,
             ToFrontend::Gone { .. } => 5,
@@ -289,12 +305,15 @@ impl ToFrontend<'_> {
     pub fn read(kind: u8, payload: &[u8]) -> Result<ToFrontend<'_>, FrameError> {
         let wait = |is_right: bool| if is_right { Ok(u32_at(payload, 0)) } else { Err(FrameError::Message) };
         Ok(match kind {
-            1 => ToFrontend::Reply { outcome: Outcome::read(payload)?, bytes: &payload[OUTCOME_BYTES..] },
-            2 => ToFrontend::Served {
-                wait: wait(payload.len() >= 4 + OUTCOME_BYTES)?,
-                outcome: Outcome::read(&payload[4..])?,
-                bytes: &payload[4 + OUTCOME_BYTES..],
-            },
+            REPLY => {
+                let (outcome, bytes) = Outcome::read(payload)?;
+                ToFrontend::Reply { outcome, bytes }
+            }
+            SERVED => {
+                let wait = wait(payload.len() > 4)?;
+                let (outcome, bytes) = Outcome::read(&payload[4..])?;
+                ToFrontend::Served { wait, outcome, bytes }
+            }
             3 => ToFrontend::Offer {
                 wait: wait(payload.len() == 24)?,
                 offer: u64_at(payload, 4),

@@ -18,7 +18,7 @@ mod wait;
 use crate::message::ToOwner;
 use crate::partition::PartitionMap;
 use client::Client;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use tubes_protocol::{CommandCounts, Reply};
 
 /// A client's number, chosen by the caller and reused after the client is gone.
@@ -70,8 +70,8 @@ pub struct Router {
     /// Which owners are there.
     up: Vec<bool>,
     clients: Vec<Option<Client>>,
-    by_session: BTreeMap<u64, ClientId>,
-    next_session: u64,
+    /// How many sessions there were.
+    serial: u32,
     timers: BTreeSet<(u64, ClientId)>,
     /// Clients with a command that waits for an owner.
     stalled: BTreeSet<ClientId>,
@@ -81,6 +81,8 @@ pub struct Router {
     waiting_count: u64,
     client_count: u64,
     total_clients: u64,
+    /// A line on its way, kept for its memory.
+    line: Vec<u8>,
 }
 
 impl Router {
@@ -92,8 +94,7 @@ impl Router {
             up: vec![false; usize::from(map.owners())],
             map,
             clients: Vec::new(),
-            by_session: BTreeMap::new(),
-            next_session: 1,
+            serial: 0,
             timers: BTreeSet::new(),
             stalled: BTreeSet::new(),
             counts: CommandCounts::default(),
@@ -102,6 +103,7 @@ impl Router {
             waiting_count: 0,
             client_count: 0,
             total_clients: 0,
+            line: Vec::new(),
         }
     }
 
@@ -119,15 +121,15 @@ impl Router {
 
     /// A client connects; it uses and watches `default`.
     pub fn connect(&mut self, id: ClientId, wires: &mut impl Wires) {
-        let session = self.next_session;
-        self.next_session += 1;
+        // The client's number leads from a session to its client; with the serial it never means another one.
+        self.serial = self.serial.wrapping_add(1);
+        let session = u64::from(self.serial) << 32 | u64::from(id.0);
         let owner = self.map.of_tube(b"default");
         let at = id.0 as usize;
         if self.clients.len() <= at {
             self.clients.resize_with(at + 1, || None);
         }
         self.clients[at] = Some(Client::new(session, owner));
-        self.by_session.insert(session, id);
         self.client_count += 1;
         self.total_clients += 1;
         if self.up[usize::from(owner)] {
@@ -143,7 +145,6 @@ impl Router {
                 wires.to_owner(owner, client.session, &ToOwner::End);
             }
         }
-        self.by_session.remove(&client.session);
         self.timers.remove(&(client.timer, id));
         self.stalled.remove(&id);
         self.client_count -= 1;
@@ -206,13 +207,18 @@ impl Router {
         let client = self.client(id);
         let due = client.next_due();
         let before = client.timer;
-        if due != before {
+        // One that is armed too early is armed anew when it fires: what comes and goes costs nothing.
+        if due < before {
             self.timers.remove(&(before, id));
-            if due != u64::MAX {
-                self.timers.insert((due, id));
-            }
+            self.timers.insert((due, id));
             self.client_mut(id).timer = due;
         }
+    }
+
+    /// The client of a session, if it is still connected.
+    fn of_session(&self, session: u64) -> Option<ClientId> {
+        let id = ClientId(session as u32);
+        self.clients.get(id.0 as usize)?.as_ref().filter(|client| client.session == session).map(|_| id)
     }
 
     fn say(wires: &mut impl Wires, id: ClientId, reply: &Reply<'_>) {

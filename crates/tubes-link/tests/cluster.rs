@@ -112,8 +112,8 @@ struct OwnerWires<'a> {
 }
 
 impl HostOut for OwnerWires<'_> {
-    fn send(&mut self, frontend: u16, session: u64, message: ToFrontend<'_>) {
-        message.write(session, &mut self.pipes[usize::from(frontend)][self.owner].to_frontend.0);
+    fn link(&mut self, frontend: u16) -> Option<&mut Writer> {
+        Some(&mut self.pipes[usize::from(frontend)][self.owner].to_frontend.0)
     }
     fn next_id_count(&mut self) -> u64 {
         self.counters.id += 1;

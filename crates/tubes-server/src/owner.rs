@@ -18,7 +18,7 @@ use supervisor::lock::{LOCK_WAIT, Lock};
 use supervisor::{Child, FailureCause, FromChild, Instance, Instruction, Pages, Role, Start, ToChild};
 use tubes_core::journal::Replay;
 use tubes_core::{Engine, EngineOptions, Now};
-use tubes_link::{Broken, Host, HostOut, Link, ToFrontend};
+use tubes_link::{Broken, Host, HostOut, Link, Writer};
 use tubes_store::LogError;
 
 const EVENTS_PER_TURN: usize = 1024;
@@ -63,10 +63,8 @@ struct Wires {
 }
 
 impl HostOut for Wires {
-    fn send(&mut self, frontend: u16, session: u64, message: ToFrontend<'_>) {
-        if let Some(link) = &mut self.links[usize::from(frontend)] {
-            message.write(session, &mut link.writer);
-        }
+    fn link(&mut self, frontend: u16) -> Option<&mut Writer> {
+        self.links[usize::from(frontend)].as_mut().map(|link| &mut link.writer)
     }
     fn next_id_count(&mut self) -> u64 {
         self.pages.server().next_id_count()

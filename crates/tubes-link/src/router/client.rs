@@ -1,7 +1,13 @@
 //! One client's session.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+use tubes_core::NumberHasher;
 use tubes_protocol::Command;
+
+/// Deadlines below which those of jobs no longer held are not looked for.
+const STALE_MIN: usize = 64;
 
 /// What a client is in the middle of.
 #[derive(Debug)]
@@ -14,8 +20,10 @@ pub(super) struct Client {
     /// Owners that know the session.
     pub(super) touched: OwnerSet,
     /// Jobs it holds: owner and deadline.
-    pub(super) held: HashMap<u64, (u16, u64)>,
-    pub(super) held_by_deadline: BTreeSet<(u64, u64)>,
+    held: HashMap<u64, (u16, u64), BuildHasherDefault<NumberHasher>>,
+    /// Deadlines, earliest first, of jobs that it holds or has held: what is not in `held` under the same deadline is
+    /// passed over, so that a job that comes and goes costs next to nothing.
+    deadlines: BinaryHeap<Reverse<(u64, u64)>>,
     /// Unanswered commands behind the one that waits, in order; all at one owner.
     pub(super) pending: VecDeque<Pending>,
     /// Where they are, and a wait over one owner too.
@@ -148,8 +156,8 @@ impl Client {
             used: (default.clone(), default_owner),
             watched: vec![(default, default_owner)],
             touched: OwnerSet::default(),
-            held: HashMap::new(),
-            held_by_deadline: BTreeSet::new(),
+            held: HashMap::default(),
+            deadlines: BinaryHeap::new(),
             pending: VecDeque::new(),
             busy_owner: 0,
             bodies: 0,
@@ -187,29 +195,47 @@ impl Client {
     }
 
     pub(super) fn hold(&mut self, id: u64, owner: u16, deadline_ns: u64) {
-        if let Some((_, before)) = self.held.insert(id, (owner, deadline_ns)) {
-            self.held_by_deadline.remove(&(before, id));
+        self.held.insert(id, (owner, deadline_ns));
+        if self.deadlines.len() >= STALE_MIN && self.deadlines.len() / 2 >= self.held.len() {
+            let held = &self.held;
+            self.deadlines.retain(|Reverse((deadline, id))| held.get(id).is_some_and(|(_, now)| now == deadline));
         }
-        self.held_by_deadline.insert((deadline_ns, id));
+        self.deadlines.push(Reverse((deadline_ns, id)));
+        self.drop_stale();
     }
 
     pub(super) fn let_go(&mut self, id: u64) {
-        if let Some((_, deadline)) = self.held.remove(&id) {
-            self.held_by_deadline.remove(&(deadline, id));
+        if self.held.remove(&id).is_some() {
+            self.drop_stale();
         }
+    }
+
+    /// Whether it holds a job of the owner.
+    pub(super) fn holds_at(&self, owner: u16) -> bool {
+        self.held.values().any(|(holder, _)| *holder == owner)
     }
 
     /// Forgets jobs whose deadline has passed: their owner has taken them back.
     pub(super) fn forget_expired(&mut self, now_ns: u64) {
-        while let Some((deadline, id)) = self.held_by_deadline.first().copied()
+        while let Some(Reverse((deadline, id))) = self.deadlines.peek().copied()
             && deadline <= now_ns
         {
             self.let_go(id);
         }
     }
 
+    /// `u64::MAX` if it holds nothing.
     pub(super) fn first_deadline(&self) -> u64 {
-        self.held_by_deadline.first().map_or(u64::MAX, |held| held.0)
+        self.deadlines.peek().map_or(u64::MAX, |Reverse((deadline, _))| *deadline)
+    }
+
+    /// Makes the earliest deadline that of a job it holds.
+    fn drop_stale(&mut self) {
+        while let Some(Reverse((deadline, id))) = self.deadlines.peek()
+            && self.held.get(id).is_none_or(|(_, now)| now != deadline)
+        {
+            self.deadlines.pop();
+        }
     }
 
     /// Whether `now_ns` lies in the last second of a job it holds.

@@ -219,7 +219,9 @@ impl Router {
             }
             _ => {}
         }
-        let mut line = Vec::with_capacity(64);
+        let mut line = std::mem::take(&mut self.line);
+        line.clear();
+        let client = self.clients[id.0 as usize].as_mut().expect("as above");
         let (pending, message) = match command {
             Command::Put { pri, delay_s, ttr_s, body } => {
                 (Pending::Forward, ToOwner::Put { pri: *pri, delay_s: *delay_s, ttr_s: *ttr_s, body })
@@ -260,6 +262,7 @@ impl Router {
             }
             Target::Here | Target::Watched => unreachable!("answered above"),
         }
+        self.line = line;
     }
 
     fn forward(&mut self, id: ClientId, owner: u16, pending: Pending, message: &ToOwner<'_>, wires: &mut impl Wires) {

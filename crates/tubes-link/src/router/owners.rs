@@ -33,7 +33,7 @@ impl Router {
             let Some(client) = self.clients[at as usize].as_mut() else { continue };
             client.touched.remove(owner);
             client.forget_expired(now_ns);
-            let holds = client.held.values().any(|(holder, _)| *holder == owner);
+            let holds = client.holds_at(owner);
             let asks = !client.pending.is_empty() && client.busy_owner == owner
                 || client.gather.as_ref().is_some_and(|gather| gather.left.contains(owner));
             let waits = match &mut client.wait {

@@ -21,7 +21,7 @@ impl Router {
         wires: &mut impl Wires,
     ) -> Result<(), FrameError> {
         // A client that is gone may still be answered; it hears nothing.
-        let Some(id) = self.by_session.get(&session).copied() else { return Ok(()) };
+        let Some(id) = self.of_session(session) else { return Ok(()) };
         match message {
             ToFrontend::Reply { outcome, bytes } => self.reply(now_ns, owner, id, outcome, bytes, wires)?,
             ToFrontend::Names(bytes) => self.names(owner, id, bytes, wires)?,
