@@ -48,10 +48,23 @@ pub struct Plan {
     pub status_socket: Option<PathBuf>,
     /// Figures of a frontend's page that describe its present, not its past: set to 0 when it has ended.
     pub frontend_gauges: Vec<usize>,
+    /// Figures of every page that [`crate::Status`] shows for its slot.
+    pub shown_figures: Vec<ShownFigure>,
     /// Called once, when all slots are ready and frontends accept.
     pub on_serving: Box<dyn FnMut()>,
     /// Seed for the spread of restart delays.
     pub seed: u64,
+}
+
+/// A counter of a slot's page that operators see, over all processes that the slot has had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShownFigure {
+    /// Its name in [`crate::Status`]: small letters and underscores.
+    pub name: &'static str,
+    /// What it counts, as a sentence.
+    pub help: &'static str,
+    /// Its number in the page.
+    pub counter: usize,
 }
 
 impl fmt::Debug for Plan {
@@ -86,6 +99,7 @@ impl Plan {
             lock_wait: Duration::from_secs(10),
             status_socket: None,
             frontend_gauges: Vec::new(),
+            shown_figures: Vec::new(),
             on_serving: Box::new(|| {}),
             seed: u64::from(std::process::id()),
         }

@@ -9,9 +9,10 @@ mod operator;
 mod process;
 mod signals;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
@@ -236,7 +237,7 @@ impl Shell {
         if who.role == Role::Frontend {
             let page = self.pages.figures(who.role, who.slot);
             for gauge in &self.plan.frontend_gauges {
-                page.counter(*gauge).store(0, std::sync::atomic::Ordering::Relaxed);
+                page.counter(*gauge).store(0, Ordering::Relaxed);
             }
         }
     }
@@ -370,7 +371,7 @@ impl Shell {
         let Some(request) = operator.read(connection) else { return };
         let answer = match request {
             operator::Request::Status => serde_json::to_string(&self.status(now_ns)).expect("it has no foreign keys"),
-            operator::Request::Metrics => self.status(now_ns).to_prometheus(),
+            operator::Request::Metrics => self.status(now_ns).to_prometheus(&self.plan.shown_figures),
             operator::Request::RestartSlot(place) => {
                 let mut outputs = Vec::new();
                 let result = self.rules.restart_slot(place, &mut outputs);
@@ -412,9 +413,16 @@ impl Shell {
                     unanswered_pings: slot.unanswered,
                     in_sync_ms: slot.in_sync_ms,
                     control_backlog: process.as_ref().map_or(0, Process::backlog),
+                    figures: self.shown_figures(slot.place),
                 })
                 .collect(),
         }
+    }
+
+    fn shown_figures(&self, place: Slot) -> BTreeMap<String, u64> {
+        let page = self.pages.figures(place.role, place.slot);
+        let value = |counter: usize| page.counter(counter).load(Ordering::Relaxed);
+        self.plan.shown_figures.iter().map(|figure| (figure.name.to_owned(), value(figure.counter))).collect()
     }
 }
 

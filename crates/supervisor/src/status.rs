@@ -6,11 +6,13 @@
 //! A request is one line, `status`, `metrics`, `restart-slot ROLE SLOT`; the answer is text up to the end of the stream:
 //! JSON, Prometheus text, or `ok` or `refused: …`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
 use crate::message::{Role, Slot};
+use crate::plan::ShownFigure;
 use crate::rules::{Condition, Failure};
 
 /// Longest request line.
@@ -59,6 +61,8 @@ pub struct ProcessStatus {
     pub in_sync_ms: Option<u64>,
     /// Messages that wait because the process does not read its control channel.
     pub control_backlog: u64,
+    /// What the slot's processes have counted, by name; see [`crate::ShownFigure`].
+    pub figures: BTreeMap<String, u64>,
 }
 
 /// Why a request on the status socket was not answered as asked.
@@ -84,9 +88,9 @@ pub enum StatusError {
 }
 
 impl Status {
-    /// The supervisor's figures as text for Prometheus.
+    /// The supervisor's figures as text for Prometheus; `shown` tells what stands in [`ProcessStatus::figures`].
     #[must_use]
-    pub fn to_prometheus(&self) -> String {
+    pub fn to_prometheus(&self, shown: &[ShownFigure]) -> String {
         let mut text = String::new();
         let mut family = |name: &str, kind: &str, help: &str, samples: &mut dyn Iterator<Item = (String, u64)>| {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -126,6 +130,11 @@ impl Status {
             "Control messages that the process does not read.",
             &|process| process.control_backlog,
         );
+        for figure in shown {
+            each(&format!("tenure_{}_total", figure.name), "counter", figure.help, &|process| {
+                process.figures.get(figure.name).copied().unwrap_or(0)
+            });
+        }
         text
     }
 

@@ -123,7 +123,7 @@ fn a_slot_above_its_limit_fails_and_can_be_revived() {
     assert_eq!(failed.restarts, 2);
     assert_eq!(failed.pid, None);
     assert!(failed.failure.unwrap().to_string().contains("code 1"));
-    assert!(server.status().to_prometheus().contains("tenure_process_failed{role=\"owner\",slot=\"1\"} 1"));
+    assert!(server.status().to_prometheus(&[]).contains("tenure_process_failed{role=\"owner\",slot=\"1\"} 1"));
     let mut client = server.client();
     assert!(client.ask("put 0").starts_with("ok 1 "));
     assert_eq!(client.ask("put 1"), "unavailable");

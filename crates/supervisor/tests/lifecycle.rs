@@ -61,6 +61,7 @@ fn a_killed_frontend_comes_back_and_serves() {
     assert!(client.ask("put 1").starts_with("ok 1 "));
     // The gauge of the dead frontend's clients was cleared.
     assert_eq!(client.ask("stats"), "clients 1 draining false");
+    assert_eq!(server.process(frontend(0)).figures["clients"], 1);
 }
 
 /// S6, S25, S34: no process that is born during a drain, or after it, accepts a job.
