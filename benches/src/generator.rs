@@ -140,6 +140,24 @@ impl Generator {
         Self::open(address, workload, Responder::Queue, false)
     }
 
+    /// As [`Generator::connect`] on a queue server, but connection number n uses and watches the tube number n and
+    /// nothing else; none of that is in the script.
+    ///
+    /// # Errors
+    ///
+    /// A server that cannot be reached, or that answers `use`, `watch` or `ignore` wrongly.
+    pub fn connect_each_to_its_tube(address: SocketAddr, workload: &Workload) -> Result<Self, GeneratorError> {
+        let generator = Self::open(address, workload, Responder::Queue, false)?;
+        for (tube, connection) in generator.connections.iter().enumerate() {
+            // The socket blocks for the length of these exchanges.
+            connection.stream.set_nonblocking(false)?;
+            exchange(&connection.stream, &format!("use {}\r\n", tube_name(tube)), b"USING ")?;
+            watch_only(&connection.stream, &[tube])?;
+            connection.stream.set_nonblocking(true)?;
+        }
+        Ok(generator)
+    }
+
     fn open(
         address: SocketAddr,
         workload: &Workload,
@@ -272,16 +290,22 @@ impl Generator {
 }
 
 /// Watches `tubes` and nothing else, one command at a time: this is before the load.
-fn watch_only(mut stream: &TcpStream, tubes: &[usize]) -> Result<(), GeneratorError> {
+fn watch_only(stream: &TcpStream, tubes: &[usize]) -> Result<(), GeneratorError> {
     let watched = tubes.iter().map(|tube| format!("watch {}\r\n", tube_name(*tube)));
-    let mut reply = [0; LINE_BYTES_MAX];
     for request in watched.chain(["ignore default\r\n".to_owned()]) {
-        stream.write_all(request.as_bytes())?;
-        let count = stream.read(&mut reply)?;
-        if !reply[..count].starts_with(b"WATCHING ") || !reply[..count].ends_with(b"\r\n") {
-            let reply = String::from_utf8_lossy(&reply[..count]).into_owned();
-            return Err(GeneratorError::Io(io::Error::other(format!("{request:?} was answered {reply:?}"))));
-        }
+        exchange(stream, &request, b"WATCHING ")?;
+    }
+    Ok(())
+}
+
+/// Sends `request` on a socket that blocks and expects one line that begins with `start`.
+fn exchange(mut stream: &TcpStream, request: &str, start: &[u8]) -> Result<(), GeneratorError> {
+    let mut reply = [0; LINE_BYTES_MAX];
+    stream.write_all(request.as_bytes())?;
+    let count = stream.read(&mut reply)?;
+    if !reply[..count].starts_with(start) || !reply[..count].ends_with(b"\r\n") {
+        let reply = String::from_utf8_lossy(&reply[..count]).into_owned();
+        return Err(GeneratorError::Io(io::Error::other(format!("{request:?} was answered {reply:?}"))));
     }
     Ok(())
 }

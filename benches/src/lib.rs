@@ -11,6 +11,7 @@
 pub mod floor;
 pub mod generator;
 pub mod machine;
+pub mod multi;
 pub mod peer;
 pub mod plot;
 pub mod process;

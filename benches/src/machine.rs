@@ -13,7 +13,10 @@ const DESCRIPTORS_MIN: u64 = 11_000;
 /// The cores a run uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Cores {
-    server: usize,
+    /// All that this process was allowed to use when it chose.
+    allowed: CpuSet,
+    /// `None` leaves a server on all of them.
+    server: Option<usize>,
     generator: usize,
 }
 
@@ -28,12 +31,24 @@ impl Cores {
         let allowed = rustix::thread::sched_getaffinity(None).context("read the allowed cores")?;
         let mut usable = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
         let server = usable.next().context("no core is allowed")?;
-        Ok(Self { server, generator: usable.next().unwrap_or(server) })
+        Ok(Self { allowed, server: Some(server), generator: usable.next().unwrap_or(server) })
+    }
+
+    /// The same with the server on the generator's core.
+    #[must_use]
+    pub fn on_one(self) -> Self {
+        Self { server: Some(self.generator), ..self }
+    }
+
+    /// The same with the server on all cores, the generator's among them.
+    #[must_use]
+    pub fn on_all(self) -> Self {
+        Self { server: None, ..self }
     }
 
     /// Whether server and generator have to share one core.
     pub fn are_shared(self) -> bool {
-        self.server == self.generator
+        self.server == Some(self.generator)
     }
 
     /// Moves the calling thread to the server's core. A process started from there stays there.
@@ -42,7 +57,10 @@ impl Cores {
     ///
     /// The system refuses.
     pub fn enter_server(self) -> Result<()> {
-        enter(self.server)
+        match self.server {
+            Some(core) => enter(core),
+            None => rustix::thread::sched_setaffinity(None, &self.allowed).context("use all cores"),
+        }
     }
 
     /// Moves the calling thread to the generator's core.

@@ -52,6 +52,7 @@ pub fn end_servers_on_signals() -> Result<()> {
         for group in groups.iter().filter_map(|leader| Pid::from_raw(*leader)) {
             let _ = kill_process_group(group, Signal::KILL);
         }
+        crate::multi::quota::remove_all();
         let folders = lock(&FOLDERS);
         for folder in folders.iter() {
             let _ = fs::remove_dir_all(folder);
@@ -186,15 +187,7 @@ impl Server {
     ///
     /// The process has ended.
     pub fn cpu_ns(&self) -> Result<u64> {
-        let tasks = format!("/proc/{}/task", self.id());
-        let mut sum = 0;
-        for task in fs::read_dir(&tasks).with_context(|| format!("the server has ended: {}", self.output()))? {
-            // A thread may end between the listing and the reading; its time is then lost, as that of any ended thread.
-            let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            let run_ns: Option<u64> = text.split_whitespace().next().and_then(|number| number.parse().ok());
-            sum += run_ns.with_context(|| format!("unexpected schedstat {text:?}"))?;
-        }
-        Ok(sum)
+        cpu_ns(self.id()).with_context(|| format!("the server has ended: {}", self.output()))
     }
 
     /// Resident memory in bytes.
@@ -269,9 +262,14 @@ impl Server {
     /// The end of what it printed.
     pub fn output(&self) -> String {
         const SHOWN: usize = 2_000;
-        let bytes = fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(SHOWN)..]).trim().to_owned();
-        if text.is_empty() { "it printed nothing".to_owned() } else { text }
+        let text = self.printed();
+        let end = String::from_utf8_lossy(&text.as_bytes()[text.len().saturating_sub(SHOWN)..]).trim().to_owned();
+        if end.is_empty() { "it printed nothing".to_owned() } else { end }
+    }
+
+    /// All that it printed so far.
+    pub fn printed(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 }
 
@@ -284,6 +282,23 @@ impl Drop for Server {
             let _ = self.reap();
         }
     }
+}
+
+/// Processor time of all threads of the process `id` since it started, in nanoseconds.
+///
+/// # Errors
+///
+/// There is no such process.
+pub fn cpu_ns(id: u32) -> Result<u64> {
+    let tasks = format!("/proc/{id}/task");
+    let mut sum = 0;
+    for task in fs::read_dir(&tasks).with_context(|| format!("list {tasks}"))? {
+        // A thread may end between the listing and the reading; its time is then lost, as that of any ended thread.
+        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        let run_ns: Option<u64> = text.split_whitespace().next().and_then(|number| number.parse().ok());
+        sum += run_ns.with_context(|| format!("unexpected schedstat {text:?}"))?;
+    }
+    Ok(sum)
 }
 
 fn free_address() -> Result<SocketAddr> {

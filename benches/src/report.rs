@@ -1,7 +1,7 @@
 //! The report: Markdown tables and plots from the figures that are kept.
 
-mod tables;
-mod verdict;
+pub(crate) mod tables;
+pub(crate) mod verdict;
 
 use std::collections::BTreeMap;
 use std::fs;

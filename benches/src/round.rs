@@ -14,8 +14,8 @@ use crate::process::{Folder, Server};
 use crate::workload::{Mix, Workload};
 
 /// Part of a round's length that runs before the clock starts, and its limit.
-const WARM_UP_SHARE: f64 = 0.15;
-const WARM_UP_MAX: Duration = Duration::from_millis(300);
+pub(crate) const WARM_UP_SHARE: f64 = 0.15;
+pub(crate) const WARM_UP_MAX: Duration = Duration::from_millis(300);
 /// A round of puts ends early when the jobs reach this, so that neither memory nor disk fills up.
 const PUT_BYTES_MAX: u64 = 4 << 30;
 /// What a job may cost beside its body, for that limit.
@@ -250,7 +250,7 @@ impl Meter {
     }
 }
 
-fn thread_cpu_ns() -> u64 {
+pub(crate) fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }

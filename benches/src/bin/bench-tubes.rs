@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use benches::generator::{Generator, Responder};
 use benches::machine::{self, Cores};
+use benches::multi::{self, results::Part};
 use benches::peer::Programs;
 use benches::process::{self, Folder};
 use benches::round::Lab;
@@ -36,6 +37,12 @@ struct Run {
     /// Measure only these sections (bounds, matrix, log, tubes, sync, memory, idle, start, recovery).
     #[arg(long, value_delimiter = ',')]
     only: Vec<Section>,
+    /// Measure the server of several processes instead.
+    #[arg(long, conflicts_with = "only")]
+    multi: bool,
+    /// With --multi measure only these parts (bounds, grid, quotas).
+    #[arg(long, value_delimiter = ',', requires = "multi")]
+    parts: Vec<Part>,
     /// Rounds of the rows with bounds; fewer than 10 make no verdict.
     #[arg(long)]
     pairs: Option<usize>,
@@ -105,42 +112,55 @@ fn main() -> ExitCode {
 
 fn measure(run: &Run) -> Result<()> {
     let program = std::env::current_exe().context("find this program")?;
-    let beside = program.parent().context("this program has no folder")?;
+    let beside = program.parent().context("this program has no folder")?.to_owned();
     let folder = run.folder.clone().unwrap_or_else(|| beside.join("bench-tubes-figures"));
     let figures = folder.join(if run.quick { "quick" } else { "full" });
     std::fs::create_dir_all(&figures).with_context(|| format!("create {}", figures.display()))?;
 
-    if !run.report_only {
-        let server = run.server.clone().unwrap_or_else(|| beside.join("tenure"));
-        ensure!(
-            server.is_file(),
-            "{} is not there: build it with `cargo build --release -p tenure`, or name a server with --server",
-            server.display()
-        );
-        process::end_servers_on_signals()?;
-        machine::raise_descriptor_limit()?;
-        let cores = Cores::choose()?;
-        cores.enter_generator()?;
-        Folder::remove_left_over(&folder)?;
-        let scratch = Folder::create(&folder, "run")?;
-        ensure!(
-            on_disk(scratch.path())?,
-            "{} is in memory, where a sync costs nothing: choose --folder",
-            folder.display()
-        );
-        let programs = Programs { tenure: server, beanstalkd: Programs::find_beanstalkd()?, floor: program };
-        let lab = Lab { programs, cores, folder: scratch.path().to_owned() };
-        let effort = effort(run);
-        let chosen = if run.only.is_empty() { Section::ALL.to_vec() } else { run.only.clone() };
-        for section in chosen {
-            let begin = Instant::now();
-            sections::run(section, &lab, effort, &figures).with_context(|| format!("section {section}"))?;
-            eprintln!("{section}: done after {:.0} s", begin.elapsed().as_secs_f64());
+    // What was measured is reported, also if a part failed.
+    let outcome = if run.report_only { Ok(()) } else { measure_in(run, &program, &beside, &folder, &figures) };
+    if run.multi || outcome.is_ok() {
+        let out = if run.quick { &figures } else { &run.out };
+        let written = if run.multi { multi::write(&figures, out)? } else { report::write(&figures, out)? };
+        for path in written {
+            println!("{}", path.display());
         }
     }
-    let out = if run.quick { &figures } else { &run.out };
-    for path in report::write(&figures, out)? {
-        println!("{}", path.display());
+    outcome
+}
+
+fn measure_in(run: &Run, program: &Path, beside: &Path, folder: &Path, figures: &Path) -> Result<()> {
+    let server = run.server.clone().unwrap_or_else(|| beside.join("tenure"));
+    ensure!(
+        server.is_file(),
+        "{} is not there: build it with `cargo build --release -p tenure`, or name a server with --server",
+        server.display()
+    );
+    process::end_servers_on_signals()?;
+    machine::raise_descriptor_limit()?;
+    let cores = Cores::choose()?;
+    cores.enter_generator()?;
+    Folder::remove_left_over(folder)?;
+    let scratch = Folder::create(folder, "run")?;
+    ensure!(
+        run.multi || on_disk(scratch.path())?,
+        "{} is in memory, where a sync costs nothing: choose --folder",
+        folder.display()
+    );
+    // Several processes are compared with one, not with the original.
+    let beanstalkd = if run.multi { PathBuf::from("beanstalkd") } else { Programs::find_beanstalkd()? };
+    let programs = Programs { tenure: server, beanstalkd, floor: program.to_owned() };
+    let lab = Lab { programs, cores, folder: scratch.path().to_owned() };
+    let effort = effort(run);
+    if run.multi {
+        let parts = if run.parts.is_empty() { Part::ALL.to_vec() } else { run.parts.clone() };
+        return multi::measure(&parts, &lab, effort, figures);
+    }
+    let chosen = if run.only.is_empty() { Section::ALL.to_vec() } else { run.only.clone() };
+    for section in chosen {
+        let begin = Instant::now();
+        sections::run(section, &lab, effort, figures).with_context(|| format!("section {section}"))?;
+        eprintln!("{section}: done after {:.0} s", begin.elapsed().as_secs_f64());
     }
     Ok(())
 }

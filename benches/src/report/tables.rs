@@ -110,6 +110,19 @@ fn bounds(figures: &Figures, verdicts: &[Verdict], text: &mut String) {
         return;
     }
     text.push_str("Workloads of this table have 128 connections, 64 B bodies and one tube.\n\n");
+    table_of_verdicts(verdicts, text);
+    if let Some(row) = rows(figures, Section::Bounds).first() {
+        let _ = writeln!(
+            text,
+            "\nCPU and throughput: {} interleaved rounds of {} s for each contender.",
+            row.rounds.len(),
+            number(row.seconds)
+        );
+    }
+}
+
+/// A line for each promise.
+pub(crate) fn table_of_verdicts(verdicts: &[Verdict], text: &mut String) {
     text.push_str("| figure | median | interval | bound | met | values |\n|---|---|---|---|---|---|\n");
     for verdict in verdicts {
         let Estimate { median, low, high, count, coverage } = verdict.estimate;
@@ -130,14 +143,6 @@ fn bounds(figures: &Figures, verdicts: &[Verdict], text: &mut String) {
             number(median),
             verdict.unit,
             verdict.bound_text()
-        );
-    }
-    if let Some(row) = rows(figures, Section::Bounds).first() {
-        let _ = writeln!(
-            text,
-            "\nCPU and throughput: {} interleaved rounds of {} s for each contender.",
-            row.rounds.len(),
-            number(row.seconds)
         );
     }
 }

@@ -21,23 +21,23 @@ const SMALL_BODY_BYTES_MAX: usize = 64;
 
 /// A promise and its figure.
 #[derive(Clone, Debug)]
-pub(super) struct Verdict {
-    pub(super) what: String,
-    pub(super) estimate: Estimate,
-    pub(super) bound: Bound,
+pub(crate) struct Verdict {
+    pub(crate) what: String,
+    pub(crate) estimate: Estimate,
+    pub(crate) bound: Bound,
     /// What the numbers are: empty for ratios.
-    pub(super) unit: &'static str,
+    pub(crate) unit: &'static str,
     /// `None` if too little was measured to judge.
-    pub(super) is_met: Option<bool>,
+    pub(crate) is_met: Option<bool>,
 }
 
 impl Verdict {
-    fn new(what: String, estimate: Estimate, bound: Bound, unit: &'static str, enough: bool) -> Self {
+    pub(crate) fn new(what: String, estimate: Estimate, bound: Bound, unit: &'static str, enough: bool) -> Self {
         Self { what, estimate, bound, unit, is_met: enough.then(|| bound.is_met(&estimate)) }
     }
 
     /// The bound in words.
-    pub(super) fn bound_text(&self) -> String {
+    pub(crate) fn bound_text(&self) -> String {
         let sign = match self.bound {
             Bound::AtMost(_) => "≤",
             Bound::AtLeast(_) => "≥",
@@ -46,7 +46,7 @@ impl Verdict {
     }
 
     /// How it is drawn; `None` if it was not judged.
-    pub(super) fn gauge(&self) -> Option<Gauge> {
+    pub(crate) fn gauge(&self) -> Option<Gauge> {
         let Estimate { low, median, high, .. } = self.estimate;
         let share = match self.bound {
             Bound::AtMost(bound) => [low / bound, median / bound, high / bound],
