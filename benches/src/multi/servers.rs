@@ -20,6 +20,8 @@ const SERVE_MAX: Duration = Duration::from_secs(60);
 const ASK_INTERVAL: Duration = Duration::from_millis(2);
 /// What stands before the path of the status socket in the server's log.
 const STATUS_WORDS: &str = "status at ";
+/// What stands there when all processes serve.
+const SERVING_WORDS: &str = " serving owners=";
 
 /// Starts a server of `topology` without a log, puts `load` on it for `length` and ends it. With `quotas` owners and
 /// frontends, or the one process, are limited.
@@ -88,18 +90,19 @@ impl Running {
             running.processes.push(Process { role: Role::Single, slot: 0, id });
             return Ok(running);
         }
-        let text = running.server.printed();
-        let socket = text.lines().find_map(|line| Some(line.split_once(STATUS_WORDS)?.1.trim()));
-        running.status_socket = Some(socket.context("the server does not say where its status socket is")?.into());
         let begin = Instant::now();
-        let status = loop {
-            let status = running.status()?;
-            if status.is_serving {
-                break status;
+        let text = loop {
+            let text = running.server.printed();
+            if text.contains(SERVING_WORDS) {
+                break text;
             }
-            ensure!(begin.elapsed() < SERVE_MAX, "not all processes serve after {SERVE_MAX:?}");
+            ensure!(begin.elapsed() < SERVE_MAX, "not all processes serve after {SERVE_MAX:?}: {text}");
             std::thread::sleep(ASK_INTERVAL);
         };
+        let socket = text.lines().find_map(|line| Some(line.split_once(STATUS_WORDS)?.1.trim()));
+        running.status_socket = Some(socket.context("the server does not say where its status socket is")?.into());
+        let status = running.status()?;
+        ensure!(status.is_serving, "the server says that it serves, but its status does not");
         running.processes.push(Process { role: Role::Supervisor, slot: 0, id });
         running.processes.extend(status.processes);
         Ok(running)

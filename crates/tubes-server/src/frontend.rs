@@ -362,6 +362,7 @@ impl Frontend {
     fn lose(&mut self, owner: usize, lost: &LinkLost) {
         if let Some(link) = self.ways.links[owner].take() {
             link.report_dropped(&self.instance);
+            self.base.add_link(link.writer.counts());
             match lost {
                 // It has ended; the supervisor says why.
                 LinkLost::Closed => tracing::debug!("{}: owner {owner} has ended", self.instance),
@@ -428,6 +429,8 @@ impl Frontend {
     fn write_page(&mut self) {
         let page = self.ways.pages.figures(Role::Frontend, self.instance.slot);
         pages::write_frontend(&page, &self.base, self.ways.router.counts(), self.ways.router.gauges());
+        let links = self.ways.links.iter().flatten();
+        pages::write_links(&page, &self.base, links.map(|link| link.writer.counts()));
         if self.now.boot_ns >= self.usage_at {
             self.usage_at = self.now.boot_ns + USAGE_NS;
             pages::write_usage(&page);

@@ -134,6 +134,7 @@ mod linux {
         tracing::info!("status at {}", kept.status_socket.display());
         plan.status_socket = Some(kept.status_socket);
         plan.frontend_gauges = pages::FRONTEND_GAUGES.to_vec();
+        plan.shown_figures = pages::SHOWN_FIGURES.to_vec();
         plan.seed = u64::from_le_bytes(persistence::random_bytes()?);
         let ended = supervisor::supervise(plan);
         // Held until here: no second server opens the directory while this one has processes.

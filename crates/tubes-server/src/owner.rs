@@ -255,6 +255,7 @@ impl Owner {
     fn lose(&mut self, frontend: usize, lost: &LinkLost) {
         if let Some(link) = self.wires.links[frontend].take() {
             link.report_dropped(&self.instance);
+            self.base.add_link(link.writer.counts());
             match lost {
                 // It has ended; the supervisor says why.
                 LinkLost::Closed => tracing::debug!("{}: frontend {frontend} has ended", self.instance),
@@ -324,6 +325,8 @@ impl Owner {
         stats.binlog_records_migrated = log.records_migrated;
         stats.binlog_records_written = log.records_written;
         pages::write_owner(&page, &self.base, &stats);
+        let links = self.wires.links.iter().flatten();
+        pages::write_links(&page, &self.base, links.map(|link| link.writer.counts()));
         if self.now.boot_ns >= self.usage_at {
             self.usage_at = self.now.boot_ns + USAGE_NS;
             pages::write_usage(&page);

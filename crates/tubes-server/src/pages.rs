@@ -2,7 +2,7 @@
 
 use nix::sys::resource::{UsageWho, getrusage};
 use std::sync::atomic::Ordering;
-use supervisor::{Page, Pages, Role};
+use supervisor::{Page, Pages, Role, ShownFigure};
 use tubes_protocol::{CommandCounts, ServerStats};
 
 /// Places in a page. Gauges of a frontend come first; they become 0 when it dies.
@@ -26,9 +26,17 @@ const LOG_MIGRATED: usize = 50;
 const LOG_WRITTEN: usize = 51;
 const USER_US: usize = 56;
 const SYSTEM_US: usize = 57;
+const LINK_BATCHES: usize = 60;
+const LINK_MESSAGES: usize = 61;
 
 /// The figures that describe a frontend's present.
 pub(crate) const FRONTEND_GAUGES: [usize; 6] = [CLIENTS, PRODUCERS, WORKERS, WAITING, USER_US, SYSTEM_US];
+
+/// What operators see of each process.
+pub(crate) const SHOWN_FIGURES: [ShownFigure; 2] = [
+    ShownFigure { name: "link_batches", help: "Batches of messages sent over links.", counter: LINK_BATCHES },
+    ShownFigure { name: "link_messages", help: "Messages sent over links.", counter: LINK_MESSAGES },
+];
 
 /// The commands in the order of their places.
 fn commands(counts: &CommandCounts) -> [u64; 22] {
@@ -119,6 +127,8 @@ pub(crate) struct Base {
     total_jobs: u64,
     migrated: u64,
     written: u64,
+    /// Batches and messages of links that have ended, of this process too.
+    sent: (u64, u64),
 }
 
 impl Base {
@@ -131,8 +141,18 @@ impl Base {
             total_jobs: load(TOTAL_JOBS),
             migrated: load(LOG_MIGRATED),
             written: load(LOG_WRITTEN),
+            sent: (load(LINK_BATCHES), load(LINK_MESSAGES)),
         }
     }
+
+    /// A link has ended that has sent so many batches and messages.
+    pub(crate) fn add_link(&mut self, sent: (u64, u64)) {
+        self.sent = sum_of(self.sent, sent);
+    }
+}
+
+fn sum_of(one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
+    (one.0 + other.0, one.1 + other.1)
 }
 
 fn store(page: &Page<'_>, place: usize, value: u64) {
@@ -168,6 +188,13 @@ pub(crate) fn write_owner(page: &Page<'_>, base: &Base, stats: &ServerStats) {
     ] {
         store(page, place, value);
     }
+}
+
+/// An owner or a frontend writes what it has sent: batches and messages of each link that it has now.
+pub(crate) fn write_links(page: &Page<'_>, base: &Base, sent: impl Iterator<Item = (u64, u64)>) {
+    let (batches, messages) = sent.fold(base.sent, sum_of);
+    store(page, LINK_BATCHES, batches);
+    store(page, LINK_MESSAGES, messages);
 }
 
 /// Any process writes the processor time it has used.
