@@ -91,6 +91,78 @@ fn driver_measures_and_writes_its_report() {
     assert_eq!(left, ["quick"], "folders of the run must be removed");
 }
 
+/// The server that was built with this test; several processes are compared with one, not with the original.
+fn tenure() -> Option<PathBuf> {
+    let path = server();
+    let can = Command::new(&path).args(["tubes", "--help"]).output();
+    can.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("--frontends")).then_some(path)
+}
+
+#[test]
+fn driver_measures_several_processes_and_writes_its_report() {
+    let Some(server) = tenure() else {
+        eprintln!("no tenure was built beside this test: nothing to measure");
+        return;
+    };
+    let folder = folder("multi");
+    let output = Command::new(BENCH)
+        .args(["run", "--multi", "--quick", "--parts", "bounds,grid", "--pairs", "1", "--seconds", "0.05"])
+        .arg("--server")
+        .arg(server)
+        .arg("--folder")
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let written = String::from_utf8(output.stdout).unwrap();
+    let report = std::fs::read_to_string(written.lines().next().unwrap()).unwrap();
+    let row = "| CPU of the server, 2 + 2 / single, 128 connections, depth 16, independent tubes |";
+    assert!(report.contains(row) && report.contains("not judged"), "{report}");
+    // The figures of the links have come out of the processes.
+    let table = report.split("### 128 connections, depth 16, one hot tube").nth(1).unwrap();
+    let of_pair = table.lines().find(|line| line.starts_with("| 1 + 1 |")).unwrap();
+    let cells: Vec<&str> = of_pair.trim_matches('|').split('|').map(str::trim).collect();
+    for messages_a_batch in &cells[cells.len() - 2..] {
+        let size: f64 = messages_a_batch.replace(',', "").parse().unwrap_or_else(|_| panic!("{of_pair}"));
+        assert!(size >= 1.0, "{of_pair}");
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["quick"], "folders of the run must be removed");
+}
+
+/// With quotas, where the system gives them; else the driver says so and fails.
+#[test]
+fn quotas_are_given_and_taken_away_or_refused_in_words() {
+    use benches::multi::quota::Quotas;
+    let Some(server) = tenure() else {
+        eprintln!("no tenure was built beside this test: nothing to measure");
+        return;
+    };
+    let folder = folder("quotas");
+    let output = Command::new(BENCH)
+        .args(["run", "--multi", "--quick", "--parts", "quotas", "--pairs", "1", "--seconds", "0.2"])
+        .arg("--server")
+        .arg(server)
+        .arg("--folder")
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    match Quotas::find() {
+        Ok(quotas) => {
+            assert!(output.status.success(), "{message}");
+            let written = String::from_utf8(output.stdout).unwrap();
+            let report = std::fs::read_to_string(written.lines().next().unwrap()).unwrap();
+            assert!(report.contains("| throughput under quotas, 4 + 4 / 1 + 1, 256 connections"), "{report}");
+            assert!(quotas.left_over().unwrap().is_empty(), "control groups of the run must be removed");
+        }
+        Err(reason) => {
+            assert!(!output.status.success(), "without quotas there is no figure");
+            assert!(message.contains("gives no process a quota"), "{reason:#}: {message}");
+        }
+    }
+}
+
 #[test]
 fn signal_to_the_driver_leaves_no_server_and_no_folder() {
     let folder = folder("signal");

@@ -86,7 +86,9 @@ impl Quotas {
     }
 
     fn try_out(&self) -> Result<()> {
-        self.remove_left_over()?;
+        for path in self.left_over()? {
+            remove(&path).with_context(|| format!("remove {}", path.display()))?;
+        }
         if self.version == Version::Two {
             let path = self.parent.join("cgroup.subtree_control");
             let enabled = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -97,17 +99,22 @@ impl Quotas {
         self.make("probe").map(drop)
     }
 
-    /// Removes groups that a benchmark left when it was killed.
-    fn remove_left_over(&self) -> Result<()> {
+    /// Groups of benchmarks that have ended.
+    ///
+    /// # Errors
+    ///
+    /// The groups cannot be listed.
+    pub fn left_over(&self) -> Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
         for entry in fs::read_dir(&self.parent).with_context(|| format!("list {}", self.parent.display()))? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(GROUP_PREFIX));
             let owner = name.and_then(|name| name.split('-').next()).and_then(|id| id.parse::<u32>().ok());
             if owner.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists()) {
-                remove(&path).with_context(|| format!("remove {}", path.display()))?;
+                found.push(path);
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Limits the process `id` with all its threads; `name` tells what it is.
