@@ -83,6 +83,8 @@ pub struct Tubes {
     pub socket_group: Option<String>,
     /// Whether a connection whose first line is an HTTP request is closed.
     pub close_on_http: bool,
+    /// Where figures for Prometheus are served, always [`Listen::Tcp`]; `None`: nowhere.
+    pub metrics: Option<Listen>,
 }
 
 /// `[log]`: what the program says about itself. The log of jobs is `[tubes]`.
@@ -176,6 +178,7 @@ impl Default for Config {
                 socket_mode: 0,
                 socket_group: None,
                 close_on_http: false,
+                metrics: None,
             },
             log: Log { level: LogLevel::Info },
             origins: BTreeMap::new(),

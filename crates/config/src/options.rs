@@ -224,19 +224,19 @@ static OPTIONS: &[OptionInfo] = options! {
     show |config| quoted(show_duration(config.tubes.owner_wait));
 
     "tubes.on_slot_failed", "`serve` or `stop`", Some(r#""serve""#),
-    "When an owner cannot be restarted: the others serve on, or the server ends.",
+    "When an owner or frontend cannot be restarted: the others serve on, or the server ends.",
     write r#""serve" or "stop""#,
     set |config, given| { config.tubes.on_slot_failed = OnSlotFailed::parse(text(given)?)?; Some(()) },
     show |config| quoted(config.tubes.on_slot_failed);
 
     "tubes.restart_limit", "restarts/seconds", Some(r#""5/30""#),
-    "More restarts of an owner than this within so many seconds, and its slot has failed.",
+    "More restarts of an owner or frontend than this within so many seconds, and its slot has failed.",
     write r#"restarts and seconds such as "5/30""#,
     set |config, given| { config.tubes.restart_limit = RestartLimit::parse(text(given)?)?; Some(()) },
     show |config| quoted(config.tubes.restart_limit);
 
     "tubes.restart_delay", "duration", Some(r#""100ms""#),
-    "Pause before an owner or frontend is started again.",
+    "Pause before an owner or frontend is started again; doubled for each further try, up to 5 s, and spread by 20 %.",
     write r#"a duration with its unit (ms, s, m, h, d), such as "100ms""#,
     set |config, given| { config.tubes.restart_delay = parse_duration(text(given)?)?; Some(()) },
     show |config| quoted(show_duration(config.tubes.restart_delay));
@@ -259,6 +259,13 @@ static OPTIONS: &[OptionInfo] = options! {
     write "true or false, without quotes",
     set |config, given| { config.tubes.close_on_http = boolean(given)?; Some(()) },
     show |config| Some(config.tubes.close_on_http.to_string());
+
+    "tubes.metrics", "address", None,
+    "Where figures for Prometheus are served, as `http://ADDRESS/metrics`: an address and a port, or a port of 127.0.0.1. \
+     Nobody is asked who they are. Not set: nowhere.",
+    write r#"an address with a port such as "127.0.0.1:9300" or "[::1]:9300", or a port such as "9300""#,
+    set |config, given| { config.tubes.metrics = Some(Listen::parse_tcp(text(given)?)?); Some(()) },
+    show |config| config.tubes.metrics.as_ref().and_then(quoted);
 
     "log.level", "`error`, `warn`, `info`, `debug` or `trace`", Some(r#""info""#),
     "The least urgent messages about the program itself that are still written.",

@@ -44,6 +44,16 @@ impl Listen {
     }
 }
 
+impl Listen {
+    /// An address with a port; a port alone is one of this machine's own address.
+    pub(crate) fn parse_tcp(text: &str) -> Option<Self> {
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Some(Self::Tcp { host: "127.0.0.1".to_owned(), port: text.parse().ok()? });
+        }
+        Self::parse(text).filter(|listen| matches!(listen, Self::Tcp { .. }))
+    }
+}
+
 impl Display for Listen {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {

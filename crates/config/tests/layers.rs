@@ -149,7 +149,7 @@ fn unknown_names_are_told_with_the_nearest_known_one() {
             tenure.toml:4: unknown key tubes.lisen; did you mean tubes.listen?
             tenure.toml:5: unknown key tubes.max_jobsize; did you mean tubes.max_job_size?
             tenure.toml:6: unknown key tubes.level; did you mean log.level?
-            tenure.toml:7: unknown key tubes.colour; the keys of [tubes] are listen, mode, owners, frontends, persist, sync, max_job_size, segment_size, body_memory, owner_wait, on_slot_failed, restart_limit, restart_delay, socket_mode, socket_group, close_on_http
+            tenure.toml:7: unknown key tubes.colour; the keys of [tubes] are listen, mode, owners, frontends, persist, sync, max_job_size, segment_size, body_memory, owner_wait, on_slot_failed, restart_limit, restart_delay, socket_mode, socket_group, close_on_http, metrics
             tenure.toml:8: unknown section [tube]; did you mean [tubes]?
             tenure.toml:9: unknown section [http]; the sections are [data], [tubes], [log]
             tenure.toml:11: unknown key log.file; the keys of [log] are level
@@ -189,6 +189,7 @@ fn values_that_do_not_fit_are_told_with_what_would() {
             socket_mode = 0o660
             socket_group = ""
             close_on_http = 1
+            metrics = "unix:/run/metrics"
             [log]
             level = "loud"
         "#,
@@ -212,7 +213,8 @@ fn values_that_do_not_fit_are_told_with_what_would() {
             tenure.toml:19: tubes.socket_mode is a number that is not decimal; write octal permissions in quotes, at most "0777", such as "0660"
             tenure.toml:20: tubes.socket_group is ""; write the name of a group in quotes, such as "www-data"
             tenure.toml:21: tubes.close_on_http is the number 1; write true or false, without quotes
-            tenure.toml:23: log.level is "loud"; write "error", "warn", "info", "debug" or "trace"
+            tenure.toml:22: tubes.metrics is "unix:/run/metrics"; write an address with a port such as "127.0.0.1:9300" or "[::1]:9300", or a port such as "9300"
+            tenure.toml:24: log.level is "loud"; write "error", "warn", "info", "debug" or "trace"
             TENURE_TUBES__OWNERS: tubes.owners is ""; write a whole number from 1 to 64
             TENURE_TUBES__PERSIST: tubes.persist is "yes"; write true or false, without quotes
             TENURE_TUBES__SYNC: tubes.sync is "soon"; write a duration with its unit such as "50ms", or "always", or "never""#]],

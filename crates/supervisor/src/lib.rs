@@ -34,7 +34,7 @@ mod sys;
 
 pub use error::SuperviseError;
 pub use message::{Ending, FailureCause, FromChild, Instance, Instruction, Role, Slot};
-pub use plan::{Plan, RaiseGeneration, ShownFigure, generations_in_memory};
+pub use plan::{Plan, RaiseGeneration, generations_in_memory};
 pub use rules::{OnSlotFailed, RestartPolicy};
 pub use status::{ProcessStatus, Status, StatusError};
 

@@ -1,5 +1,6 @@
 //! What a caller wants supervised.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -46,25 +47,16 @@ pub struct Plan {
     pub lock_wait: Duration,
     /// Where to serve [`crate::Status`]; its folder must exist and be private.
     pub status_socket: Option<PathBuf>,
+    /// What [`crate::Status`] says of the server as its caller knows it, by name.
+    pub about: BTreeMap<String, String>,
+    /// Which counters of a page [`crate::Status`] shows for the slots of a role, and under which name.
+    pub figures: Vec<(Role, &'static str, usize)>,
     /// Figures of a frontend's page that describe its present, not its past: set to 0 when it has ended.
     pub frontend_gauges: Vec<usize>,
-    /// Figures of every page that [`crate::Status`] shows for its slot.
-    pub shown_figures: Vec<ShownFigure>,
     /// Called once, when all slots are ready and frontends accept.
     pub on_serving: Box<dyn FnMut()>,
     /// Seed for the spread of restart delays.
     pub seed: u64,
-}
-
-/// A counter of a slot's page that operators see, over all processes that the slot has had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShownFigure {
-    /// Its name in [`crate::Status`]: small letters and underscores.
-    pub name: &'static str,
-    /// What it counts, as a sentence.
-    pub help: &'static str,
-    /// Its number in the page.
-    pub counter: usize,
 }
 
 impl fmt::Debug for Plan {
@@ -98,8 +90,9 @@ impl Plan {
             slot_locks: Vec::new(),
             lock_wait: Duration::from_secs(10),
             status_socket: None,
+            about: BTreeMap::new(),
+            figures: Vec::new(),
             frontend_gauges: Vec::new(),
-            shown_figures: Vec::new(),
             on_serving: Box::new(|| {}),
             seed: u64::from(std::process::id()),
         }
@@ -109,7 +102,7 @@ impl Plan {
 /// Generations that need not outlive the supervisor: of a server without a log.
 #[must_use]
 pub fn generations_in_memory() -> RaiseGeneration {
-    let mut last = std::collections::BTreeMap::new();
+    let mut last = BTreeMap::new();
     Box::new(move |role, slot| {
         let generation = last.entry((role, slot)).or_insert(0_u32);
         *generation += 1;

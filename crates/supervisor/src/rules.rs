@@ -377,6 +377,8 @@ pub struct SlotView {
     pub restarts: u64,
     /// Why it failed, or why its last process ended.
     pub failure: Option<Failure>,
+    /// Processes of it that ended because a write or sync of the log failed.
+    pub log_failures: u64,
     /// Pings without an answer.
     pub unanswered: u64,
     /// Length of the sync going on when it answered last, in milliseconds.
@@ -440,6 +442,8 @@ struct Entry {
     /// When it crashed within the window.
     crashes_ns: VecDeque<u64>,
     restarts: u64,
+    /// Processes that a failed write or sync of the log has ended.
+    log_failures: u64,
 }
 
 impl Entry {
@@ -456,6 +460,7 @@ impl Entry {
             tries: 0,
             crashes_ns: VecDeque::new(),
             restarts: 0,
+            log_failures: 0,
         }
     }
 
@@ -624,6 +629,7 @@ impl Rules {
                 generation: entry.generation,
                 restarts: entry.restarts,
                 failure: entry.failure.clone(),
+                log_failures: entry.log_failures,
                 unanswered,
                 in_sync_ms,
             }
@@ -780,6 +786,7 @@ impl Rules {
             State::Ready { .. } | State::Starting { .. } | State::Killed => {}
             _ => panic!("{who} has ended twice"),
         }
+        entry.log_failures += u64::from(matches!(entry.last_words, Some((FailureCause::Write, _))));
         let reason = entry.last_words.as_ref().map(|(_, reason)| reason.clone());
         self.lost(now_ns, index, Failure { ending: Some(how), reason }, out);
     }

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
+use nix::sys::resource::UsageWho;
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -227,13 +228,8 @@ impl Shell {
     }
 
     fn account_for_reaped(&self, who: Instance) {
-        if let Ok(usage) = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN) {
-            let microseconds = |time: nix::sys::time::TimeVal| {
-                u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec()).unwrap_or(0)
-            };
-            let (user, system) = (microseconds(usage.user_time()), microseconds(usage.system_time()));
-            self.pages.server().set_reaped_us(user, system);
-        }
+        let (user, system) = cpu_us(UsageWho::RUSAGE_CHILDREN);
+        self.pages.server().set_reaped_us(user, system);
         if who.role == Role::Frontend {
             let page = self.pages.figures(who.role, who.slot);
             for gauge in &self.plan.frontend_gauges {
@@ -371,7 +367,6 @@ impl Shell {
         let Some(request) = operator.read(connection) else { return };
         let answer = match request {
             operator::Request::Status => serde_json::to_string(&self.status(now_ns)).expect("it has no foreign keys"),
-            operator::Request::Metrics => self.status(now_ns).to_prometheus(&self.plan.shown_figures),
             operator::Request::RestartSlot(place) => {
                 let mut outputs = Vec::new();
                 let result = self.rules.restart_slot(place, &mut outputs);
@@ -381,17 +376,29 @@ impl Shell {
                     Err(refusal) => format!("refused: {refusal}\n"),
                 }
             }
-            operator::Request::Unknown => {
-                "refused: the requests are `status`, `metrics` and `restart-slot ROLE SLOT`\n".into()
-            }
+            operator::Request::Unknown => "refused: the requests are `status` and `restart-slot ROLE SLOT`\n".into(),
         };
         if let Some(operator) = &mut self.operator {
             operator.answer(connection, answer);
         }
     }
 
+    /// What its caller wants shown of a slot's page.
+    fn figures(&self, place: Slot) -> BTreeMap<String, u64> {
+        let page = self.pages.figures(place.role, place.slot);
+        let of_role = self.plan.figures.iter().filter(|(role, ..)| *role == place.role);
+        of_role.map(|(_, name, at)| ((*name).to_owned(), page.counter(*at).load(Ordering::Relaxed))).collect()
+    }
+
     fn status(&self, now_ns: u64) -> Status {
+        let (cpu_user_us, cpu_system_us) = cpu_us(UsageWho::RUSAGE_SELF);
+        let (ended_cpu_user_us, ended_cpu_system_us) = self.pages.server().reaped_us();
         Status {
+            about: self.plan.about.clone(),
+            cpu_user_us,
+            cpu_system_us,
+            ended_cpu_user_us,
+            ended_cpu_system_us,
             pid: std::process::id(),
             uptime_ms: now_ns.saturating_sub(self.started_ns) / 1_000_000,
             serving: self.rules.is_serving(),
@@ -410,20 +417,25 @@ impl Shell {
                     pid: process.as_ref().map(|process| process.pid.as_raw_nonzero().get().unsigned_abs()),
                     restarts: slot.restarts,
                     failure: slot.failure,
+                    log_failures: slot.log_failures,
+                    figures: self.figures(slot.place),
                     unanswered_pings: slot.unanswered,
                     in_sync_ms: slot.in_sync_ms,
                     control_backlog: process.as_ref().map_or(0, Process::backlog),
-                    figures: self.shown_figures(slot.place),
                 })
                 .collect(),
         }
     }
+}
 
-    fn shown_figures(&self, place: Slot) -> BTreeMap<String, u64> {
-        let page = self.pages.figures(place.role, place.slot);
-        let value = |counter: usize| page.counter(counter).load(Ordering::Relaxed);
-        self.plan.shown_figures.iter().map(|figure| (figure.name.to_owned(), value(figure.counter))).collect()
-    }
+/// Processor time so far, user and system, in microseconds.
+fn cpu_us(whose: UsageWho) -> (u64, u64) {
+    let microseconds = |time: nix::sys::time::TimeVal| {
+        u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec()).unwrap_or(0)
+    };
+    // It fails for an unknown `whose` only.
+    nix::sys::resource::getrusage(whose)
+        .map_or((0, 0), |usage| (microseconds(usage.user_time()), microseconds(usage.system_time())))
 }
 
 /// A server that ends by an error of this process leaves nothing behind either.

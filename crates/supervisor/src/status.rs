@@ -1,18 +1,17 @@
 //! What an operator can ask a running server, and how.
 //!
-//! Owns: the snapshot, its text for Prometheus, and the requests on the status socket.
-//! Never: decides; the supervisor answers from its own state, not from process numbers.
+//! Owns: the snapshot, and the requests on the status socket.
+//! Never: decides; the supervisor answers from its own state, not from process numbers. Says what a figure of a page
+//! means: the plan names those that are shown.
 //!
-//! A request is one line, `status`, `metrics`, `restart-slot ROLE SLOT`; the answer is text up to the end of the stream:
-//! JSON, Prometheus text, or `ok` or `refused: …`.
+//! A request is one line, `status` or `restart-slot ROLE SLOT`; the answer is text up to the end of the stream: JSON, or
+//! `ok` or `refused: …`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
 use crate::message::{Role, Slot};
-use crate::plan::ShownFigure;
 use crate::rules::{Condition, Failure};
 
 /// Longest request line.
@@ -22,6 +21,8 @@ pub(crate) const REQUEST_BYTES_MAX: usize = 64;
 /// A snapshot of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
+    /// What the caller of the supervisor has to say of the server ([`crate::Plan::about`]).
+    pub about: BTreeMap<String, String>,
     /// Process number of the supervisor.
     pub pid: u32,
     /// Milliseconds since the server started.
@@ -34,6 +35,14 @@ pub struct Status {
     pub draining: bool,
     /// Whether no process accepts a new job any more.
     pub drained: bool,
+    /// Processor time of the supervisor, user, in microseconds.
+    pub cpu_user_us: u64,
+    /// As above, system.
+    pub cpu_system_us: u64,
+    /// Processor time of all processes that have ended, user, in microseconds.
+    pub ended_cpu_user_us: u64,
+    /// As above, system.
+    pub ended_cpu_system_us: u64,
     /// All slots: owners, then frontends.
     pub processes: Vec<ProcessStatus>,
 }
@@ -55,13 +64,15 @@ pub struct ProcessStatus {
     pub restarts: u64,
     /// Why the slot failed, or its last process ended.
     pub failure: Option<Failure>,
+    /// Processes of the slot that a failed write or sync of the log has ended.
+    pub log_failures: u64,
     /// Pings that await an answer.
     pub unanswered_pings: u64,
     /// Length of the sync of the log that was going on at the last answer, in milliseconds.
     pub in_sync_ms: Option<u64>,
     /// Messages that wait because the process does not read its control channel.
     pub control_backlog: u64,
-    /// What the slot's processes have counted, by name; see [`crate::ShownFigure`].
+    /// Counters of the slot's page, by name ([`crate::Plan::figures`]).
     pub figures: BTreeMap<String, u64>,
 }
 
@@ -88,56 +99,6 @@ pub enum StatusError {
 }
 
 impl Status {
-    /// The supervisor's figures as text for Prometheus; `shown` tells what stands in [`ProcessStatus::figures`].
-    #[must_use]
-    pub fn to_prometheus(&self, shown: &[ShownFigure]) -> String {
-        let mut text = String::new();
-        let mut family = |name: &str, kind: &str, help: &str, samples: &mut dyn Iterator<Item = (String, u64)>| {
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-            for (labels, value) in samples {
-                let _ = writeln!(text, "{name}{labels} {value}");
-            }
-        };
-        let one = |value: u64| std::iter::once((String::new(), value));
-        family("tenure_uptime_seconds", "gauge", "Time since the start.", &mut one(self.uptime_ms / 1000));
-        family("tenure_serving", "gauge", "1 while clients are served.", &mut one(self.serving.into()));
-        family("tenure_draining", "gauge", "1 while new jobs are refused.", &mut one(self.draining.into()));
-        family("tenure_drained", "gauge", "1 when no process accepts a job.", &mut one(self.drained.into()));
-        let labels = |process: &ProcessStatus| format!("{{role=\"{}\",slot=\"{}\"}}", process.role, process.slot);
-        let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(&ProcessStatus) -> u64| {
-            let mut samples = self.processes.iter().map(|process| (labels(process), value(process)));
-            family(name, kind, help, &mut samples);
-        };
-        each("tenure_process_ready", "gauge", "1 while the slot serves.", &|process| {
-            u64::from(process.condition == Condition::Ready)
-        });
-        each("tenure_process_failed", "gauge", "1 when the slot is not tried again.", &|process| {
-            u64::from(process.condition == Condition::Failed)
-        });
-        each("tenure_process_generation", "gauge", "Which start of the slot this is.", &|process| {
-            u64::from(process.generation)
-        });
-        each("tenure_process_restarts_total", "counter", "Restarts of the slot.", &|process| process.restarts);
-        each("tenure_process_unanswered_pings", "gauge", "Pings without an answer.", &|process| {
-            process.unanswered_pings
-        });
-        each("tenure_process_sync_milliseconds", "gauge", "Length of the sync of the log going on.", &|process| {
-            process.in_sync_ms.unwrap_or(0)
-        });
-        each(
-            "tenure_process_control_backlog",
-            "gauge",
-            "Control messages that the process does not read.",
-            &|process| process.control_backlog,
-        );
-        for figure in shown {
-            each(&format!("tenure_{}_total", figure.name), "counter", figure.help, &|process| {
-                process.figures.get(figure.name).copied().unwrap_or(0)
-            });
-        }
-        text
-    }
-
     /// The slot `place`, if the topology has it.
     #[must_use]
     pub fn process(&self, place: Slot) -> Option<&ProcessStatus> {
@@ -161,8 +122,8 @@ mod client {
 
     /// An answer takes a supervisor microseconds; a stopped one takes for ever.
     const TIMEOUT: Duration = Duration::from_secs(5);
-    /// An answer has some 300 bytes per slot.
-    const ANSWER_BYTES_MAX: u64 = 4 << 20;
+    /// An answer has some 1,500 bytes per slot; the largest topology has some 1,100 slots.
+    const ANSWER_BYTES_MAX: u64 = 8 << 20;
 
     /// Asks the server at the status socket `path` how it is.
     ///

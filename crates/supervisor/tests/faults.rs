@@ -123,7 +123,6 @@ fn a_slot_above_its_limit_fails_and_can_be_revived() {
     assert_eq!(failed.restarts, 2);
     assert_eq!(failed.pid, None);
     assert!(failed.failure.unwrap().to_string().contains("code 1"));
-    assert!(server.status().to_prometheus(&[]).contains("tenure_process_failed{role=\"owner\",slot=\"1\"} 1"));
     let mut client = server.client();
     assert!(client.ask("put 0").starts_with("ok 1 "));
     assert_eq!(client.ask("put 1"), "unavailable");
@@ -154,6 +153,8 @@ fn a_damaged_log_fails_the_slot_and_a_failed_write_restarts_it() {
     folder.habit(owner(1), "");
     let ready = server.until_process(owner(1), |found| found.condition == Condition::Ready && found.restarts >= 2);
     assert_eq!(ready.failure.unwrap().to_string(), "exited with code 10: a write has failed");
+    assert!(ready.log_failures >= 1);
+    assert_eq!(server.process(owner(0)).log_failures, 0, "damage is found by reading");
 }
 
 /// S7: the policy to end with the first failed slot; its code becomes the server's.

@@ -157,9 +157,9 @@ fn a_stop_has_an_end_even_if_processes_do_not_obey() {
     assert!(processes.iter().all(|process| process.ends_within(std::time::Duration::ZERO)));
 }
 
-/// S37: what is asked on the status socket is answered to its owner only, in both forms, and nonsense does no harm.
+/// S37: what is asked on the status socket is answered to its owner only, with what the plan wants shown, and nonsense does no harm.
 #[test]
-fn status_and_metrics_are_served_to_the_account_of_the_server() {
+fn the_status_is_served_to_the_account_of_the_server() {
     use std::io::{Read, Write};
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
@@ -174,7 +174,7 @@ fn status_and_metrics_are_served_to_the_account_of_the_server() {
         let _ = stream.read_to_string(&mut answer);
         answer
     };
-    assert!(ask(b"metrics\n").contains("\ntenure_process_ready{role=\"frontend\",slot=\"1\"} 1\n"));
+    assert!(ask(b"status\n").contains("\"about\":{\"program\":\"fixture\"}"));
     assert!(ask(b"nonsense\n").starts_with("refused: "));
     assert!(ask(&[0xff; 64]).starts_with("refused: "));
     assert!(ask(b"restart-slot owner 99\n").starts_with("refused: there is no owner 99"));
@@ -184,6 +184,8 @@ fn status_and_metrics_are_served_to_the_account_of_the_server() {
     assert_eq!(status.pid, server.child.id());
     assert_eq!(status.processes.len(), 4);
     assert!(status.processes.iter().all(|process| process.generation == 1 && process.pid.is_some()));
+    let clients: Vec<_> = status.processes.iter().map(|process| process.figures.get("clients").copied()).collect();
+    assert_eq!(clients, [None, None, Some(0), Some(0)], "figures of owners, then of frontends");
 }
 
 /// S5: a status socket in a folder that others can write to is refused.

@@ -242,6 +242,10 @@ pub(crate) struct TubesFlags {
     #[arg(long, value_name = "TIME")]
     pub(crate) restart_delay: Option<String>,
 
+    /// Address at which figures for Prometheus are served as http://ADDR/metrics; a port alone is one of 127.0.0.1
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<String>,
+
     /// File to which the order of replies is written
     #[cfg(feature = "trace")]
     #[arg(long, value_name = "FILE")]

@@ -18,17 +18,70 @@ pub(crate) fn show(call: &StatusCall) -> Result<(), Failure> {
         (_, _, true) => "serving",
         _ => "starting",
     };
-    println!("process {}, {state}, up for {} s", status.pid, status.uptime_ms / 1000);
-    for process in &status.processes {
-        let condition = format!("{:?}", process.condition).to_lowercase();
-        let pid = process.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-        let failure = process.failure.as_ref().map_or_else(String::new, |failure| format!("; it {failure}"));
-        println!(
-            "{} {}: {condition}, process {pid}, generation {}, {} restarts{failure}",
-            process.role, process.slot, process.generation, process.restarts
-        );
+    let about = |key: &str| status.about.get(key).map_or("?", String::as_str);
+    println!(
+        "tenure {}: process {}, {state}, up for {} s, {} owners, {} frontends",
+        about("version"),
+        status.pid,
+        status.uptime_ms / 1000,
+        about("owners"),
+        about("frontends")
+    );
+    match status.about.get("directory") {
+        Some(directory) => println!("log in {directory}, acknowledged as `{}`", about("ack_level")),
+        None => println!("no log"),
     }
+    println!("an acknowledged command survives {}", about("ack_survives"));
+    status.processes.iter().for_each(|process| println!("{}", line(process)));
     Ok(())
+}
+
+/// What a slot is doing, in a line.
+#[cfg(target_os = "linux")]
+fn line(process: &supervisor::ProcessStatus) -> String {
+    use std::fmt::Write as _;
+    let figure = |name: &str| process.figures.get(name).copied().unwrap_or(0);
+    let condition = format!("{:?}", process.condition).to_lowercase();
+    let pid = process.pid.map_or_else(|| "no process".to_owned(), |pid| format!("process {pid}"));
+    let mut line = format!(
+        "{} {}: {condition}, {pid}, generation {}, {} restarts, {} bytes wait on links",
+        process.role,
+        process.slot,
+        process.generation,
+        process.restarts,
+        figure("link_backlog_bytes")
+    );
+    if process.role == supervisor::Role::Frontend {
+        let _ = write!(line, "; {} connections", figure("connections"));
+    }
+    if figure("log_current_segment") > 0 {
+        let _ = write!(
+            line,
+            "; log: segments {} to {}, {} bytes, {} syncs, {} failures",
+            figure("log_oldest_segment"),
+            figure("log_current_segment"),
+            figure("log_bytes"),
+            figure("log_syncs"),
+            process.log_failures
+        );
+        if figure("log_has_no_space") != 0 {
+            line.push_str(", NO SPACE: puts are refused");
+        }
+    }
+    for (what, count) in [
+        ("questions unanswered", process.unanswered_pings),
+        ("control messages not taken", process.control_backlog),
+        ("ms in a sync", process.in_sync_ms.unwrap_or(0)),
+    ] {
+        if count > 0 {
+            let _ = write!(line, "; {count} {what}");
+        }
+    }
+    if let Some(failure) = &process.failure {
+        let which = if process.pid.is_some() { "the one before" } else { "the last one" };
+        let _ = write!(line, "; {which} {failure}");
+    }
+    line
 }
 
 /// Tries a failed slot again.

@@ -19,32 +19,39 @@ pub(crate) fn serve(call: TubesCall) -> Result<(), Failure> {
     if config.origin("tubes.persist") == Origin::Default {
         config.tubes.persist = false;
     }
+    set_by_flags(&call.flags, &mut config)?;
     logging::start(level(&call, &config));
     let options = options(&call, &config)?;
     let level = level(&call, &config);
-    match multi(&call.flags, &mut config, level)? {
+    match multi(&call.flags, &config, level) {
         None => Ok(tubes_server::serve(&options)?),
         Some(multi) => Ok(tubes_server::serve_multi(&options, &multi)?),
     }
 }
 
-/// What several processes need, if several are asked for.
-fn multi(flags: &TubesFlags, config: &mut Config, level: LogLevel) -> Result<Option<MultiOptions>, Failure> {
+/// Flags that say what a key of the configuration says, in the same words.
+fn set_by_flags(flags: &TubesFlags, config: &mut Config) -> Result<(), Failure> {
     for (key, value, flag) in [
         ("tubes.owner_wait", &flags.owner_wait, "--owner-wait"),
         ("tubes.restart_limit", &flags.restart_limit, "--restart-limit"),
         ("tubes.restart_delay", &flags.restart_delay, "--restart-delay"),
+        ("tubes.metrics", &flags.metrics, "--metrics"),
     ] {
         if let Some(value) = value {
             config.set_by_flag(key, value, flag).map_err(|error| Failure::new(exit::USAGE, error))?;
         }
     }
+    Ok(())
+}
+
+/// What several processes need, if several are asked for.
+fn multi(flags: &TubesFlags, config: &Config, level: LogLevel) -> Option<MultiOptions> {
     if flags.owners.is_none() && flags.frontends.is_none() && config.tubes.mode == Mode::Single {
-        return Ok(None);
+        return None;
     }
     let tubes = &config.tubes;
     let from_config = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
-    Ok(Some(MultiOptions {
+    Some(MultiOptions {
         owners: flags.owners.unwrap_or(from_config(tubes.owners)),
         frontends: flags.frontends.unwrap_or(from_config(tubes.frontends)),
         owner_wait: tubes.owner_wait,
@@ -53,7 +60,7 @@ fn multi(flags: &TubesFlags, config: &mut Config, level: LogLevel) -> Result<Opt
         restart_delay: tubes.restart_delay,
         stops_on_failed_slot: tubes.on_slot_failed == OnSlotFailed::Stop,
         role_word: level.to_string(),
-    }))
+    })
 }
 
 fn level(call: &TubesCall, config: &Config) -> LogLevel {
@@ -83,6 +90,7 @@ fn options(call: &TubesCall, config: &Config) -> Result<ServerOptions, Failure> 
         close_on_http: config.tubes.close_on_http,
         log: log(flags, config),
         segment_bytes: flags.segment_bytes.unwrap_or(config.tubes.segment_size),
+        metrics: config.tubes.metrics.as_ref().map(endpoint),
         #[cfg(feature = "trace")]
         trace: flags.trace.clone(),
         #[cfg(not(feature = "trace"))]
@@ -107,6 +115,13 @@ fn address(flags: &TubesFlags, config: &Config) -> Result<Address, Failure> {
             Address::Tcp { host: listen.clone().unwrap_or_else(|| host.clone()), port: flags.port.unwrap_or(*port) }
         }
     })
+}
+
+fn endpoint(listen: &Listen) -> Address {
+    match listen {
+        Listen::Tcp { host, port } => Address::Tcp { host: host.clone(), port: *port },
+        Listen::Unix(path) => Address::Unix(path.clone()),
+    }
 }
 
 fn max_job_size(flags: &TubesFlags, config: &Config) -> u32 {

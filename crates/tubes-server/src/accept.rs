@@ -43,6 +43,11 @@ impl Gate {
         Ok(Gate { has_clients: Vec::new(), rests_until: None, open: 0, open_max, has_warned: false })
     }
 
+    /// Keeps descriptors back for something else that this process serves.
+    pub(crate) fn keep(&mut self, descriptors: u64) {
+        self.open_max = self.open_max.saturating_sub(descriptors).max(1);
+    }
+
     /// So many listeners are there; each may have clients waiting.
     pub(crate) fn listen(&mut self, listeners: usize) {
         self.has_clients = vec![true; listeners];

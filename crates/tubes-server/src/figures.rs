@@ -1,8 +1,10 @@
 //! What `stats` says of the process, the machine and the log.
 
+use crate::metrics::name;
 use nix::sys::resource::{UsageWho, getrusage};
+use std::collections::BTreeMap;
 use std::time::Duration;
-use tubes_protocol::ServerStats;
+use tubes_protocol::{CommandCounts, ServerStats};
 
 /// What does not change while the process lives.
 #[derive(Debug)]
@@ -45,6 +47,60 @@ impl ProcessFigures {
         stats.os.clone_from(&self.os);
         stats.platform.clone_from(&self.platform);
     }
+}
+
+/// The figures of a process with everything, for metrics.
+pub(crate) fn shown(stats: &ServerStats) -> BTreeMap<String, u64> {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let figures = [
+        (name::UP, 1),
+        (name::JOBS_URGENT, stats.current_jobs_urgent),
+        (name::JOBS_READY, stats.current_jobs_ready),
+        (name::JOBS_RESERVED, stats.current_jobs_reserved),
+        (name::JOBS_DELAYED, stats.current_jobs_delayed),
+        (name::JOBS_BURIED, stats.current_jobs_buried),
+        (name::JOBS_PUT, stats.total_jobs),
+        (name::JOB_TIMEOUTS, stats.job_timeouts),
+        (name::TUBES, stats.current_tubes),
+        (name::CONNECTIONS, stats.current_connections),
+        (name::PRODUCERS, stats.current_producers),
+        (name::WORKERS, stats.current_workers),
+        (name::WAITING, stats.current_waiting),
+        (name::CONNECTIONS_ACCEPTED, stats.total_connections),
+        (name::CPU_USER_US, micros(stats.rusage_utime)),
+        (name::CPU_SYSTEM_US, micros(stats.rusage_stime)),
+    ];
+    let commands = name::COMMANDS.into_iter().zip(commands(&stats.commands));
+    figures.into_iter().chain(commands).map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// The commands in the order of their places in a page, and of their names.
+pub(crate) fn commands(counts: &CommandCounts) -> [u64; 22] {
+    let c = counts;
+    [
+        c.put,
+        c.peek,
+        c.peek_ready,
+        c.peek_delayed,
+        c.peek_buried,
+        c.reserve,
+        c.reserve_with_timeout,
+        c.delete,
+        c.release,
+        c.use_tube,
+        c.watch,
+        c.ignore,
+        c.bury,
+        c.kick,
+        c.touch,
+        c.stats,
+        c.stats_job,
+        c.stats_tube,
+        c.list_tubes,
+        c.list_tube_used,
+        c.list_tubes_watched,
+        c.pause_tube,
+    ]
 }
 
 fn duration(time: nix::sys::time::TimeVal) -> Duration {

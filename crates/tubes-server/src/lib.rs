@@ -23,6 +23,7 @@ mod inherited;
 mod links;
 mod listen;
 mod memory;
+mod metrics;
 mod multi;
 mod options;
 mod outputs;

@@ -197,6 +197,14 @@ impl Stream {
         }
     }
 
+    /// Nothing more is written; the peer reads the end.
+    pub(crate) fn end_writing(&self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
+            Stream::Unix(stream) => stream.shutdown(std::net::Shutdown::Write),
+        }
+    }
+
     pub(crate) fn register(&mut self, registry: &mio::Registry, token: mio::Token) -> io::Result<()> {
         let interests = mio::Interest::READABLE | mio::Interest::WRITABLE;
         match self {

@@ -80,6 +80,7 @@ mod linux {
     use crate::child_options::{ChildLog, ChildOptions};
     use crate::error::ServeError;
     use crate::listen::{self, Opened};
+    use crate::metrics::{self, Endpoint};
     use crate::options::{LogSettings, ServerOptions};
     use crate::{frontend, owner, pages, persistence, privileges};
     use std::io;
@@ -95,6 +96,7 @@ mod linux {
     pub(super) fn serve(options: &ServerOptions, multi: &MultiOptions) -> Result<(), ServeError> {
         let account = options.user.as_deref().map(privileges::find).transpose()?;
         let Opened { listeners, own_socket } = listen::open_all(options)?;
+        let metrics = options.metrics.as_ref().map(Endpoint::open).transpose()?;
         if let Some(account) = account {
             account.switch()?;
         }
@@ -112,6 +114,14 @@ mod linux {
             .map(listen::Listener::into_owned)
             .collect::<io::Result<_>>()
             .map_err(|source| ServeError::system("hand the listeners on", source))?;
+        plan.about = metrics::about("multi", &kept.instance, options.log.as_ref());
+        plan.about.insert("owners".into(), multi.owners.to_string());
+        plan.about.insert("frontends".into(), multi.frontends.to_string());
+        plan.figures = pages::shown();
+        if let Some(log) = &options.log {
+            let survives = persistence::survives(log.sync);
+            tracing::info!("logs in {}: an acknowledged command survives {survives}", log.directory.display());
+        }
         let child_options = ChildOptions {
             instance: kept.instance,
             max_job_size: options.max_job_size,
@@ -132,9 +142,12 @@ mod linux {
         plan.lock = kept.lock;
         plan.slot_locks = kept.slot_locks;
         tracing::info!("status at {}", kept.status_socket.display());
+        if let Some(endpoint) = metrics {
+            let socket = kept.status_socket.clone();
+            endpoint.serve(move || Ok(supervisor::query(&socket).map_err(|error| error.to_string())?.into()))?;
+        }
         plan.status_socket = Some(kept.status_socket);
         plan.frontend_gauges = pages::FRONTEND_GAUGES.to_vec();
-        plan.shown_figures = pages::SHOWN_FIGURES.to_vec();
         plan.seed = u64::from_le_bytes(persistence::random_bytes()?);
         let ended = supervisor::supervise(plan);
         // Held until here: no second server opens the directory while this one has processes.

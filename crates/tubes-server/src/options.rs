@@ -25,6 +25,8 @@ pub struct ServerOptions {
     pub log: Option<LogSettings>,
     /// Length of a log segment, in bytes; shown by `stats` also without a log.
     pub segment_bytes: u64,
+    /// Where figures for Prometheus are served; `None`: nowhere.
+    pub metrics: Option<Address>,
     /// File for the trace of replies (feature `trace`).
     pub trace: Option<PathBuf>,
 }

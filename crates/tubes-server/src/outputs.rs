@@ -4,6 +4,7 @@
 //! the bytes of a turn are held until the batch that covers the turn has been synced.
 
 use crate::figures::ProcessFigures;
+use crate::metrics::name;
 use std::collections::VecDeque;
 use tubes_core::{Outbox, SessionId};
 use tubes_protocol::{Reply, ServerStats};
@@ -32,7 +33,7 @@ pub(crate) struct Outputs {
     pub(crate) trace: Option<crate::trace::Trace>,
 }
 
-/// What `stats` says of the log.
+/// What `stats`, status and metrics say of the log.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LogFigures {
     pub(crate) oldest_segment: u64,
@@ -40,6 +41,37 @@ pub(crate) struct LogFigures {
     pub(crate) records_migrated: u64,
     pub(crate) records_written: u64,
     pub(crate) segment_bytes: u64,
+    /// Of all segments.
+    pub(crate) bytes: u64,
+    /// Records that wait in memory.
+    pub(crate) pending_bytes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) syncs: u64,
+    pub(crate) records_synced: u64,
+    /// Wall time of the end of the last sync; 0 before the first.
+    pub(crate) last_sync_ms: u64,
+    /// Puts are refused for want of space.
+    pub(crate) has_no_space: bool,
+}
+
+impl LogFigures {
+    /// By the names of metrics.
+    pub(crate) fn shown(&self) -> [(String, u64); 11] {
+        [
+            (name::LOG_OLDEST_SEGMENT, self.oldest_segment),
+            (name::LOG_CURRENT_SEGMENT, self.current_segment),
+            (name::LOG_RECORDS_MIGRATED, self.records_migrated),
+            (name::LOG_RECORDS_WRITTEN, self.records_written),
+            (name::LOG_BYTES, self.bytes),
+            (name::LOG_PENDING_BYTES, self.pending_bytes),
+            (name::LOG_WRITTEN_BYTES, self.written_bytes),
+            (name::LOG_SYNCS, self.syncs),
+            (name::LOG_RECORDS_SYNCED, self.records_synced),
+            (name::LOG_LAST_SYNC_MS, self.last_sync_ms),
+            (name::LOG_HAS_NO_SPACE, self.has_no_space.into()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+    }
 }
 
 #[derive(Debug, Default)]

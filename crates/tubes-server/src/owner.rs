@@ -318,13 +318,8 @@ impl Owner {
 
     fn write_page(&mut self) {
         let page = self.pages.figures(Role::Owner, self.instance.slot);
-        let mut stats = self.engine.figures();
-        let log = self.persistence.figures().unwrap_or_default();
-        stats.binlog_oldest_index = log.oldest_segment;
-        stats.binlog_current_index = log.current_segment;
-        stats.binlog_records_migrated = log.records_migrated;
-        stats.binlog_records_written = log.records_written;
-        pages::write_owner(&page, &self.base, &stats);
+        pages::write_owner(&page, &self.base, &self.engine.figures(), self.persistence.figures().as_ref());
+        pages::write_link_backlog(&page, self.wires.links.iter().flatten().map(|link| link.writer.backlog()).sum());
         let links = self.wires.links.iter().flatten();
         pages::write_links(&page, &self.base, links.map(|link| link.writer.counts()));
         if self.now.boot_ns >= self.usage_at {

@@ -1,8 +1,12 @@
-//! What each process counts in its page of shared memory, and how `stats` is made of all pages.
+//! What each process counts in its page of shared memory, how `stats` is made of all pages, and by which names status
+//! and metrics show them.
 
+use crate::figures::commands;
+use crate::metrics::name;
+use crate::outputs::LogFigures;
 use nix::sys::resource::{UsageWho, getrusage};
 use std::sync::atomic::Ordering;
-use supervisor::{Page, Pages, Role, ShownFigure};
+use supervisor::{Page, Pages, Role};
 use tubes_protocol::{CommandCounts, ServerStats};
 
 /// Places in a page. Gauges of a frontend come first; they become 0 when it dies.
@@ -28,43 +32,65 @@ const USER_US: usize = 56;
 const SYSTEM_US: usize = 57;
 const LINK_BATCHES: usize = 60;
 const LINK_MESSAGES: usize = 61;
+/// What status and metrics show of a log besides.
+const LOG_BYTES: usize = 64;
+const LOG_PENDING_BYTES: usize = 65;
+const LOG_WRITTEN_BYTES: usize = 66;
+const LOG_SYNCS: usize = 67;
+const LOG_SYNCED_RECORDS: usize = 68;
+const LOG_LAST_SYNC_MS: usize = 69;
+const LOG_HAS_NO_SPACE: usize = 70;
+const LINK_BACKLOG: usize = 80;
 
 /// The figures that describe a frontend's present.
-pub(crate) const FRONTEND_GAUGES: [usize; 6] = [CLIENTS, PRODUCERS, WORKERS, WAITING, USER_US, SYSTEM_US];
+pub(crate) const FRONTEND_GAUGES: [usize; 7] = [CLIENTS, PRODUCERS, WORKERS, WAITING, USER_US, SYSTEM_US, LINK_BACKLOG];
 
-/// What operators see of each process.
-pub(crate) const SHOWN_FIGURES: [ShownFigure; 2] = [
-    ShownFigure { name: "link_batches", help: "Batches of messages sent over links.", counter: LINK_BATCHES },
-    ShownFigure { name: "link_messages", help: "Messages sent over links.", counter: LINK_MESSAGES },
-];
-
-/// The commands in the order of their places.
-fn commands(counts: &CommandCounts) -> [u64; 22] {
-    let c = counts;
-    [
-        c.put,
-        c.peek,
-        c.peek_ready,
-        c.peek_delayed,
-        c.peek_buried,
-        c.reserve,
-        c.reserve_with_timeout,
-        c.delete,
-        c.release,
-        c.use_tube,
-        c.watch,
-        c.ignore,
-        c.bury,
-        c.kick,
-        c.touch,
-        c.stats,
-        c.stats_job,
-        c.stats_tube,
-        c.list_tubes,
-        c.list_tube_used,
-        c.list_tubes_watched,
-        c.pause_tube,
-    ]
+/// The figures of an owner, and then of a frontend, that status and metrics show, by the names of
+/// [`crate::metrics`].
+pub(crate) fn shown() -> Vec<(Role, &'static str, usize)> {
+    let owner = [
+        (name::JOBS_URGENT, URGENT),
+        (name::JOBS_READY, READY),
+        (name::JOBS_RESERVED, RESERVED),
+        (name::JOBS_DELAYED, DELAYED),
+        (name::JOBS_BURIED, BURIED),
+        (name::JOB_TIMEOUTS, TIMEOUTS),
+        (name::JOBS_PUT, TOTAL_JOBS),
+        (name::TUBES, TUBES),
+        (name::CPU_USER_US, USER_US),
+        (name::CPU_SYSTEM_US, SYSTEM_US),
+        (name::LINK_BACKLOG_BYTES, LINK_BACKLOG),
+        (name::LINK_BATCHES, LINK_BATCHES),
+        (name::LINK_MESSAGES, LINK_MESSAGES),
+        (name::LOG_OLDEST_SEGMENT, LOG_OLDEST),
+        (name::LOG_CURRENT_SEGMENT, LOG_CURRENT),
+        (name::LOG_RECORDS_MIGRATED, LOG_MIGRATED),
+        (name::LOG_RECORDS_WRITTEN, LOG_WRITTEN),
+        (name::LOG_BYTES, LOG_BYTES),
+        (name::LOG_PENDING_BYTES, LOG_PENDING_BYTES),
+        (name::LOG_WRITTEN_BYTES, LOG_WRITTEN_BYTES),
+        (name::LOG_SYNCS, LOG_SYNCS),
+        (name::LOG_RECORDS_SYNCED, LOG_SYNCED_RECORDS),
+        (name::LOG_LAST_SYNC_MS, LOG_LAST_SYNC_MS),
+        (name::LOG_HAS_NO_SPACE, LOG_HAS_NO_SPACE),
+    ];
+    let frontend = [
+        (name::CONNECTIONS, CLIENTS),
+        (name::PRODUCERS, PRODUCERS),
+        (name::WORKERS, WORKERS),
+        (name::WAITING, WAITING),
+        (name::CONNECTIONS_ACCEPTED, TOTAL_CLIENTS),
+        (name::CPU_USER_US, USER_US),
+        (name::CPU_SYSTEM_US, SYSTEM_US),
+        (name::LINK_BACKLOG_BYTES, LINK_BACKLOG),
+        (name::LINK_BATCHES, LINK_BATCHES),
+        (name::LINK_MESSAGES, LINK_MESSAGES),
+    ];
+    let commands = name::COMMANDS.iter().enumerate().map(|(number, name)| (*name, COMMANDS + number));
+    let owner = owner.into_iter().map(|(name, place)| (Role::Owner, name, place));
+    let frontend = frontend.into_iter().chain(commands).map(|(name, place)| (Role::Frontend, name, place));
+    // Commands count where they are understood.
+    owner.chain(frontend).collect()
 }
 
 fn counts(places: [u64; 22]) -> CommandCounts {
@@ -129,6 +155,9 @@ pub(crate) struct Base {
     written: u64,
     /// Batches and messages of links that have ended, of this process too.
     sent: (u64, u64),
+    written_bytes: u64,
+    syncs: u64,
+    synced_records: u64,
 }
 
 impl Base {
@@ -142,6 +171,9 @@ impl Base {
             migrated: load(LOG_MIGRATED),
             written: load(LOG_WRITTEN),
             sent: (load(LINK_BATCHES), load(LINK_MESSAGES)),
+            written_bytes: load(LOG_WRITTEN_BYTES),
+            syncs: load(LOG_SYNCS),
+            synced_records: load(LOG_SYNCED_RECORDS),
         }
     }
 
@@ -171,7 +203,10 @@ pub(crate) fn write_frontend(page: &Page<'_>, base: &Base, counts: &CommandCount
 }
 
 /// An owner writes its page.
-pub(crate) fn write_owner(page: &Page<'_>, base: &Base, stats: &ServerStats) {
+pub(crate) fn write_owner(page: &Page<'_>, base: &Base, stats: &ServerStats, log: Option<&LogFigures>) {
+    if let Some(log) = log {
+        write_log(page, base, log);
+    }
     for (place, value) in [
         (URGENT, stats.current_jobs_urgent),
         (READY, stats.current_jobs_ready),
@@ -181,10 +216,6 @@ pub(crate) fn write_owner(page: &Page<'_>, base: &Base, stats: &ServerStats) {
         (TIMEOUTS, base.timeouts + stats.job_timeouts),
         (TOTAL_JOBS, base.total_jobs + stats.total_jobs),
         (TUBES, stats.current_tubes),
-        (LOG_OLDEST, stats.binlog_oldest_index),
-        (LOG_CURRENT, stats.binlog_current_index),
-        (LOG_MIGRATED, base.migrated + stats.binlog_records_migrated),
-        (LOG_WRITTEN, base.written + stats.binlog_records_written),
     ] {
         store(page, place, value);
     }
@@ -195,6 +226,29 @@ pub(crate) fn write_links(page: &Page<'_>, base: &Base, sent: impl Iterator<Item
     let (batches, messages) = sent.fold(base.sent, sum_of);
     store(page, LINK_BATCHES, batches);
     store(page, LINK_MESSAGES, messages);
+}
+
+fn write_log(page: &Page<'_>, base: &Base, log: &LogFigures) {
+    for (place, value) in [
+        (LOG_OLDEST, log.oldest_segment),
+        (LOG_CURRENT, log.current_segment),
+        (LOG_MIGRATED, base.migrated + log.records_migrated),
+        (LOG_WRITTEN, base.written + log.records_written),
+        (LOG_BYTES, log.bytes),
+        (LOG_PENDING_BYTES, log.pending_bytes),
+        (LOG_WRITTEN_BYTES, base.written_bytes + log.written_bytes),
+        (LOG_SYNCS, base.syncs + log.syncs),
+        (LOG_SYNCED_RECORDS, base.synced_records + log.records_synced),
+        (LOG_LAST_SYNC_MS, log.last_sync_ms),
+        (LOG_HAS_NO_SPACE, log.has_no_space.into()),
+    ] {
+        store(page, place, value);
+    }
+}
+
+/// Any process writes how many bytes its peers have not taken from their links.
+pub(crate) fn write_link_backlog(page: &Page<'_>, bytes: usize) {
+    store(page, LINK_BACKLOG, bytes as u64);
 }
 
 /// Any process writes the processor time it has used.

@@ -24,6 +24,8 @@ struct Kept {
     is_syncing: bool,
     /// When the job on the thread was given to it, in ns of the boot clock.
     since_ns: u64,
+    /// Wall time at which the last job came back, in ms.
+    last_sync_ms: u64,
     _locks: Option<Locks>,
 }
 
@@ -83,7 +85,7 @@ impl Persistence {
         let opened = Opened { instance: directory.manifest().instance.clone(), generation: slot.generation, report };
         let thread = SyncThread::start(waker)?;
         let locks = Some(Locks { _directory: directory, _slot: slot });
-        Ok((Persistence { kept: Some(Kept { log, thread, is_syncing: false, since_ns: 0, _locks: locks }) }, opened))
+        Ok((Persistence { kept: Some(Kept::new(log, thread, locks)) }, opened))
     }
 
     /// Opens the log of an owner's slot, whose lock is held, and replays it into the engine.
@@ -107,12 +109,12 @@ impl Persistence {
             now_ns: now.boot_ns,
         };
         let (log, report) = Log::open(vfs, options, engine)?;
+        report_findings(&report);
         let thread = SyncThread::start(waker)?;
-        Ok((Persistence { kept: Some(Kept { log, thread, is_syncing: false, since_ns: 0, _locks: None }) }, report))
+        Ok((Persistence { kept: Some(Kept::new(log, thread, None)) }, report))
     }
 
     /// For how long a sync has been under way, in ms.
-    #[cfg(target_os = "linux")]
     pub(crate) fn in_sync_ms(&self, now_ns: u64) -> Option<u64> {
         let kept = self.kept.as_ref()?;
         kept.is_syncing.then(|| now_ns.saturating_sub(kept.since_ns) / 1_000_000)
@@ -131,6 +133,7 @@ impl Persistence {
         let Some(kept) = &mut self.kept else { return Ok(false) };
         let Some((id, result)) = kept.thread.take_done() else { return Ok(false) };
         kept.is_syncing = false;
+        kept.last_sync_ms = crate::clock::now().wall_ms;
         kept.log.end_sync(id, result)?;
         // What was collected meanwhile goes out at once.
         kept.log.flush(now_ns)?;
@@ -175,20 +178,32 @@ impl Persistence {
         kept.log.close(now_ns)
     }
 
-    /// What `stats` shows of the log.
+    /// What `stats`, status and metrics show of the log.
     pub(crate) fn figures(&self) -> Option<LogFigures> {
-        let figures = self.kept.as_ref()?.log.figures();
+        let kept = self.kept.as_ref()?;
+        let figures = kept.log.figures();
         Some(LogFigures {
             oldest_segment: u64::from(figures.oldest_segment),
             current_segment: u64::from(figures.current_segment),
             records_migrated: figures.records_migrated,
             records_written: figures.records_written,
             segment_bytes: figures.segment_bytes,
+            bytes: figures.log_bytes,
+            pending_bytes: figures.pending_bytes,
+            written_bytes: figures.bytes_written,
+            syncs: figures.syncs,
+            records_synced: figures.records_synced,
+            last_sync_ms: kept.last_sync_ms,
+            has_no_space: figures.allocation_error.is_some(),
         })
     }
 }
 
 impl Kept {
+    fn new(log: Log<DiskVfs>, thread: SyncThread, locks: Option<Locks>) -> Self {
+        Kept { log, thread, is_syncing: false, since_ns: 0, last_sync_ms: 0, _locks: locks }
+    }
+
     fn begin_sync(&mut self, now_ns: u64) {
         if self.is_syncing {
             return;
@@ -229,6 +244,11 @@ pub(crate) fn report(settings: &LogSettings, report: &RecoveryReport) {
         report.jobs,
         survives(settings.sync),
     );
+    report_findings(report);
+}
+
+/// Says what a start found at the end of a log.
+fn report_findings(report: &RecoveryReport) {
     if let Some(torn) = &report.torn {
         tracing::warn!("the end of the log was torn and has been set aside: {torn:?}");
     }
@@ -241,7 +261,7 @@ pub(crate) fn report(settings: &LogSettings, report: &RecoveryReport) {
 }
 
 /// In words, what an acknowledged command survives.
-fn survives(sync: SyncMode) -> &'static str {
+pub(crate) fn survives(sync: SyncMode) -> &'static str {
     match sync {
         SyncMode::Never => "the death of the process; damage and loss cannot be told apart at the next start",
         SyncMode::Interval(_) => "the death of the process, and a power loss but for the last interval and one sync",

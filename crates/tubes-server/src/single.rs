@@ -5,12 +5,14 @@ use crate::error::ServeError;
 use crate::figures::ProcessFigures;
 use crate::listen::{self, Opened, OwnSocket};
 use crate::memory::Backlog;
+use crate::metrics::{self, Asked, Endpoint, Snapshot, name};
 use crate::options::ServerOptions;
 use crate::outputs::Outputs;
 use crate::persistence::{self, Persistence};
 use crate::signals::{Signal, Signals};
-use crate::{clock, privileges};
+use crate::{clock, figures, privileges};
 use mio::{Events, Interest, Poll, Token};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,11 +46,20 @@ struct Server {
     clients: Clients,
     queue: Queue,
     backlog: Backlog,
+    metrics: Option<Metrics>,
     now: Now,
     /// Set by SIGTERM: when to end at the latest, in ns of the boot clock.
     stopping_until: Option<u64>,
     /// The unix socket of ours, removed when it is not served any more.
     own_socket: Option<OwnSocket>,
+}
+
+/// What scrapers are told besides figures.
+struct Metrics {
+    asked: Asked,
+    about: BTreeMap<String, String>,
+    started_ns: u64,
+    generation: u32,
 }
 
 /// The engine and its log: who carries the clients' commands out.
@@ -63,6 +74,7 @@ impl Server {
         crate::accept::raise_limit();
         let account = options.user.as_deref().map(privileges::find).transpose()?;
         let Opened { listeners, own_socket } = listen::open_all(options)?;
+        let endpoint = options.metrics.as_ref().map(Endpoint::open).transpose()?;
         let mut signals = Signals::install()?;
         if let Some(account) = account {
             account.switch()?;
@@ -70,6 +82,7 @@ impl Server {
         let poll = Poll::new().map_err(|source| ServeError::system("set up polling", source))?;
         let waker = mio::Waker::new(poll.registry(), SYNCED)
             .map_err(|source| ServeError::system("set up the waker of the sync thread", source))?;
+        let waker = Arc::new(waker);
         let now = clock::now();
         let mut engine = Engine::new(EngineOptions {
             max_job_size: options.max_job_size,
@@ -84,7 +97,7 @@ impl Server {
             }
             Some(settings) => {
                 let (persistence, opened) =
-                    Persistence::open_single(settings, options.segment_bytes, &mut engine, now, Arc::new(waker))?;
+                    Persistence::open_single(settings, options.segment_bytes, &mut engine, now, waker.clone())?;
                 engine.finish_recovery(now, opened.report.next_id);
                 persistence::report(settings, &opened.report);
                 (persistence, opened.instance, opened.generation)
@@ -96,6 +109,7 @@ impl Server {
                 .map_err(|source| ServeError::system("register an event source", source))?;
         }
         listen::announce(&listeners);
+        let about = metrics::about("single", &instance, options.log.as_ref());
         #[allow(unused_mut, reason = "changed only with the feature `trace`")]
         let mut outputs = Outputs::new(ProcessFigures::new(instance, now.boot_ns), options.segment_bytes);
         #[cfg(feature = "trace")]
@@ -103,14 +117,23 @@ impl Server {
             let trace = crate::trace::Trace::open(path, generation, now.boot_ns);
             outputs.trace = Some(trace.map_err(|source| ServeError::system("open the trace file", source))?);
         }
-        let _ = generation;
         let limits = Limits { body_bytes_max: options.max_job_size, close_on_http: options.close_on_http };
         let mut clients = Clients::new(poll.registry(), limits, options.body_memory, outputs, now)?;
+        let metrics = match endpoint {
+            None => None,
+            Some(endpoint) => {
+                clients.gate.keep(metrics::DESCRIPTORS);
+                let (mut asking, asked) = metrics::questions(waker);
+                endpoint.serve(move || asking.ask())?;
+                Some(Metrics { asked, about, started_ns: now.boot_ns, generation })
+            }
+        };
         clients.listen(listeners)?;
         // The supervisor of the system may not be there; then nobody waits for the message.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let queue = Queue { engine, persistence };
-        Ok(Server { poll, signals, clients, queue, backlog: Backlog::default(), now, stopping_until: None, own_socket })
+        let backlog = Backlog::default();
+        Ok(Server { poll, signals, clients, queue, backlog, metrics, now, stopping_until: None, own_socket })
     }
 
     fn run(&mut self) -> Result<(), ServeError> {
@@ -157,7 +180,33 @@ impl Server {
             self.clients.outputs.release(self.queue.persistence.durable_batch());
         }
         self.clients.end_events(&mut self.queue);
+        if let Some(metrics) = &self.metrics {
+            metrics.asked.answer(|| self.snapshot(metrics));
+        }
         Ok(())
+    }
+
+    fn snapshot(&self, metrics: &Metrics) -> Snapshot {
+        let engine = &self.queue.engine;
+        let mut stats = engine.figures();
+        self.clients.outputs.figures.complete(&mut stats, self.now.boot_ns);
+        let mut figures = figures::shown(&stats);
+        figures.insert(name::GENERATION.to_owned(), metrics.generation.into());
+        if let Some(log) = self.queue.persistence.figures() {
+            figures.extend(log.shown());
+            let in_sync_ms = self.queue.persistence.in_sync_ms(self.now.boot_ns).unwrap_or(0);
+            figures.insert(name::LOG_IN_SYNC_MS.to_owned(), in_sync_ms);
+        }
+        Snapshot {
+            about: metrics.about.clone(),
+            uptime_ms: self.now.boot_ns.saturating_sub(metrics.started_ns) / 1_000_000,
+            is_serving: self.stopping_until.is_none(),
+            is_stopping: self.stopping_until.is_some(),
+            is_draining: stats.draining,
+            is_drained: stats.draining,
+            ended_cpu_us: (0, 0),
+            processes: vec![metrics::Process { role: "single", slot: 0, condition: None, figures }],
+        }
     }
 
     /// Writes the records of the turn, then its replies. `true` if compaction has more to do.

@@ -28,8 +28,7 @@ mod linux {
 
     use supervisor::lock::{LOCK_WAIT, Lock};
     use supervisor::{
-        Child, FailureCause, FromChild, Instruction, OnSlotFailed, Plan, Role, ShownFigure, Start, ToChild,
-        generations_in_memory,
+        Child, FailureCause, FromChild, Instruction, OnSlotFailed, Plan, Role, Start, ToChild, generations_in_memory,
     };
 
     /// Figure of a frontend's page: clients connected.
@@ -62,8 +61,8 @@ mod linux {
         plan.restart.delay = Duration::from_millis(number("restart-delay-ms", 100));
         plan.restart.limit = u32::try_from(number("restart-limit", 5)).expect("a small limit");
         plan.frontend_gauges = vec![GAUGE_CLIENTS];
-        plan.shown_figures =
-            vec![ShownFigure { name: "clients", help: "Clients of the slot.", counter: GAUGE_CLIENTS }];
+        plan.figures = vec![(Role::Frontend, "clients", GAUGE_CLIENTS)];
+        plan.about = [("program".to_owned(), "fixture".to_owned())].into();
         plan.options = serde_json::json!({ "dir": dir });
         plan.id_count_start = number("first-id", 1);
         if option("on-slot-failed").as_deref() == Some("stop") {

@@ -26,7 +26,6 @@ const IDLE_NS_MAX: u64 = 5_000_000_000;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Status,
-    Metrics,
     RestartSlot(Slot),
     Unknown,
 }
@@ -154,7 +153,6 @@ fn parse(line: &[u8]) -> Request {
     let words: Vec<&str> = std::str::from_utf8(line).unwrap_or_default().split_ascii_whitespace().collect();
     match words[..] {
         ["status"] => Request::Status,
-        ["metrics"] => Request::Metrics,
         ["restart-slot", role, slot] => {
             let role = [Role::Owner, Role::Frontend].into_iter().find(|known| known.name() == role);
             match (role, slot.parse()) {
@@ -173,7 +171,7 @@ mod tests {
     #[test]
     fn only_whole_requests_are_understood() {
         assert_eq!(parse(b"status\nmore"), Request::Status);
-        assert_eq!(parse(b" metrics "), Request::Metrics);
+        assert_eq!(parse(b" status "), Request::Status);
         assert_eq!(parse(b"restart-slot owner 3\n"), Request::RestartSlot(Slot { role: Role::Owner, slot: 3 }));
         for wrong in
             ["", "statu", "restart-slot", "restart-slot owner", "restart-slot guard 1", "restart-slot owner -1"]

@@ -13,6 +13,7 @@ mod import;
 mod large_bodies;
 mod log;
 mod memory;
+mod metrics;
 mod multi;
 mod options;
 mod parsing;
@@ -24,6 +25,7 @@ mod security;
 mod sockets;
 mod stats;
 mod status;
+mod status_of_logs;
 mod tubes_and_pause;
 
 use std::time::{Duration, Instant};
