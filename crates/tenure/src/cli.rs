@@ -20,7 +20,7 @@ pub(crate) enum Command {
     /// Save what can be read of a damaged data directory.
     Repair { directory: PathBuf },
     /// Make a data directory of beanstalkd's files.
-    Import { from: PathBuf, to: PathBuf },
+    Import { from: PathBuf, to: PathBuf, owners: Option<u16> },
     /// Show and check the server at work.
     Demo(DemoOptions),
     /// Show the processes of a running server.
@@ -160,6 +160,9 @@ enum ImportLine {
         /// The new data directory; must be empty or missing
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
+        /// Divide the jobs among this many owners, for a server of several processes
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+        owners: Option<u16>,
     },
 }
 
@@ -308,7 +311,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
                 Command::Tubes(Box::new(TubesCall { flags, config: line.config, level, is_called_beanstalkd: false }))
             }
         },
-        TenureCommand::Import(ImportLine::Beanstalkd { from, to }) => Command::Import { from, to },
+        TenureCommand::Import(ImportLine::Beanstalkd { from, to, owners }) => Command::Import { from, to, owners },
         TenureCommand::Demo(options) => Command::Demo(options),
         TenureCommand::Status(call) => Command::Status(call),
     })

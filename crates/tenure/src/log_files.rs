@@ -92,19 +92,21 @@ pub(crate) fn reshard(directory: &Path, owners: Option<u16>, keep: bool) -> Resu
 }
 
 /// Makes a data directory of beanstalkd's files.
-pub(crate) fn import(from: &Path, to: &Path) -> Result<(), Failure> {
-    let import = import::import_beanstalkd(from, to, &present())?;
+pub(crate) fn import(from: &Path, to: &Path, owners: Option<u16>) -> Result<(), Failure> {
+    let topology = owners.map_or(Topology::Single, Topology::Multi);
+    let import = import::import_beanstalkd(from, to, topology, &present())?;
     println!(
-        "{} jobs taken over from {} records in {} files; the next id is {}",
+        "{} jobs taken over from {} records in {} files, for {topology}; the next id is {} or above",
         import.jobs,
         import.records,
         import.files,
-        import.highest_id + 1
+        import.highest_id.saturating_add(1)
     );
     if let Some((file, offset)) = &import.unfinished {
         println!("a put that was never acknowledged, at {offset} of {file}, was left out");
     }
-    println!("start with: tenure tubes -b {}", to.display());
+    let flag = owners.map_or_else(String::new, |owners| format!(" --owners {owners}"));
+    println!("start with: tenure tubes -b {}{flag}", to.display());
     Ok(())
 }
 

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         cli::Command::Check { directory } => log_files::check(&directory),
         cli::Command::Repair { directory } => log_files::repair(&directory),
         cli::Command::Reshard { directory, owners, keep } => log_files::reshard(&directory, owners, keep),
-        cli::Command::Import { from, to } => log_files::import(&from, &to),
+        cli::Command::Import { from, to, owners } => log_files::import(&from, &to, owners),
         cli::Command::Demo(options) => demo::run(&options),
         cli::Command::Status(call) => status::show(&call),
         cli::Command::RestartSlot { slot, place } => status::restart_slot(slot, &place),

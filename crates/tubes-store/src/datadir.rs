@@ -191,12 +191,13 @@ pub(crate) struct Importing {
     text: String,
 }
 
-/// Locks the empty directory `dir` for an import into single mode.
-pub(crate) fn begin_import(dir: &Path) -> Result<Importing, DirError> {
+/// Locks the empty directory `dir` for an import into `topology`; ids below `next_id` are given already.
+pub(crate) fn begin_import(dir: &Path, topology: Topology, next_id: u64) -> Result<Importing, DirError> {
     let vfs = open_directory(dir)?;
     let lock = take_lock(&vfs)?;
     let instance = draw_instance().map_err(io_error(&vfs, ".", "draw an id for"))?;
-    let manifest = Manifest::fresh(instance, Topology::Single);
+    let single_ids_below = if topology == Topology::Single { 0 } else { next_id };
+    let manifest = Manifest { single_ids_below, ..Manifest::fresh(instance, topology) };
     let text = manifest.to_text();
     let fingerprint = xxh3_64(text.as_bytes());
     Ok(Importing { data: DataDir { vfs, manifest, fingerprint, _lock: lock }, text })
@@ -207,9 +208,13 @@ impl Importing {
         self.data.fingerprint
     }
 
-    /// The directory for the log of the one slot.
-    pub(crate) fn import_slot(&self) -> Result<DiskVfs, DirError> {
-        Ok(self.data.lock_slot(0)?.0)
+    pub(crate) fn manifest(&self) -> &Manifest {
+        &self.data.manifest
+    }
+
+    /// The directory for the log of a slot.
+    pub(crate) fn import_slot(&self, slot: u16) -> Result<DiskVfs, DirError> {
+        Ok(self.data.lock_slot(slot)?.0)
     }
 
     /// Makes the directory a queue.

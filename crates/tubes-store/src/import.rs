@@ -1,4 +1,5 @@
-//! `tenure import beanstalkd FROM --to DIR`: takes the jobs of a stopped beanstalkd over into a fresh data directory.
+//! `tenure import beanstalkd FROM --to DIR [--owners N]`: takes the jobs of a stopped beanstalkd over into a fresh data
+//! directory, for one process or for several owners.
 //!
 //! Owns: the original's file format 7, and the order of steps that leaves either nothing or everything.
 //! Never: changes FROM, or writes into a directory that holds anything.
@@ -26,9 +27,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use tubes_core::journal::{Counters, JobRecord, LoggedState, StateFields};
+use tubes_core::{PARTITIONS, partition_of};
 
 use crate::datadir::{self, DirError};
 use crate::format::Record;
+use crate::manifest::{Manifest, Topology};
 use crate::options::{LogOptions, SyncMode};
 use crate::rewrite::Rewriter;
 
@@ -134,13 +137,21 @@ struct Job {
     body: Vec<u8>,
 }
 
-/// Reads the files of the original in `from` and writes them as a data directory for single mode to `to`, which is
+/// Reads the files of the original in `from` and writes them as a data directory for `topology` to `to`, which is
 /// made, or must be empty. Of `options`, boot id and times are used.
+///
+/// Ids are kept in either mode: those of the original carry no partition, so in multi mode they lie below the
+/// manifest's `single_ids_below`, and new ones above it.
 ///
 /// # Errors
 ///
 /// [`ImportError`] by reaction.
-pub fn import_beanstalkd(from: &Path, to: &Path, options: &LogOptions) -> Result<Import, ImportError> {
+pub fn import_beanstalkd(
+    from: &Path,
+    to: &Path,
+    topology: Topology,
+    options: &LogOptions,
+) -> Result<Import, ImportError> {
     let _lock = lock_source(from)?;
     let files = source_files(from)?;
     if files.is_empty() {
@@ -155,19 +166,20 @@ pub fn import_beanstalkd(from: &Path, to: &Path, options: &LogOptions) -> Result
     datadir::make(to)?;
     // The directory may have changed while the source was read.
     refuse_contents(to)?;
-    let target = datadir::begin_import(to)?;
-    let options = LogOptions {
-        slot: 0,
-        generation: 1,
-        fingerprint: target.fingerprint(),
-        segment_bytes: SEGMENT_BYTES,
-        sync: SyncMode::Always,
-        ids_per_count: 1,
-        ..options.clone()
-    };
-    let slot = target.import_slot()?;
-    source.write(&slot, &options).map_err(io_error(to, "write the log in"))?;
-    datadir::write_generation(&slot, 1).map_err(io_error(to, "write the generation in"))?;
+    let target = datadir::begin_import(to, topology, source.next_id())?;
+    for slot in 0..target.manifest().slots {
+        let options = LogOptions {
+            slot,
+            generation: 1,
+            fingerprint: target.fingerprint(),
+            segment_bytes: SEGMENT_BYTES,
+            sync: SyncMode::Always,
+            ..options.clone()
+        };
+        let vfs = target.import_slot(slot)?;
+        source.write(&vfs, target.manifest(), &options).map_err(io_error(to, "write the log in"))?;
+        datadir::write_generation(&vfs, 1).map_err(io_error(to, "write the generation in"))?;
+    }
     target.finish_import()?;
     Ok(Import { files: files.len() as u64, jobs: source.jobs.len() as u64, ..source.import })
 }
@@ -361,9 +373,19 @@ impl Source {
         Ok(())
     }
 
-    fn write<V: crate::vfs::Vfs>(&self, slot: &V, options: &LogOptions) -> io::Result<()> {
-        let mut rewriter = Rewriter::new(slot, options, self.import.highest_id.saturating_add(1));
-        for (id, job) in &self.jobs {
+    /// The first id that was never given.
+    fn next_id(&self) -> u64 {
+        self.import.highest_id.saturating_add(1)
+    }
+
+    /// Writes the jobs of the slot that `options` name.
+    fn write<V: crate::vfs::Vfs>(&self, vfs: &V, manifest: &Manifest, options: &LogOptions) -> io::Result<()> {
+        let next_count = match manifest.topology() {
+            Topology::Single => self.next_id(),
+            Topology::Multi(_) => self.next_id().div_ceil(PARTITIONS as u64),
+        };
+        let mut rewriter = Rewriter::new(vfs, options, next_count);
+        for (id, job) in self.jobs.iter().filter(|(_, job)| manifest.map[partition_of(&job.tube)] == options.slot) {
             rewriter.push(&Record::Job(JobRecord {
                 id: *id,
                 created_ms: job.created_ms,

@@ -13,6 +13,7 @@ use common::{Folder, Job, Jobs, Random, options};
 use tubes_core::journal::LoggedState;
 use tubes_store::datadir::open_single;
 use tubes_store::import::{Import, ImportError, import_beanstalkd};
+use tubes_store::manifest::Topology;
 use tubes_store::{Log, LogOptions, SyncMode};
 
 const PROGRAM: &str = "/usr/bin/beanstalkd";
@@ -81,7 +82,7 @@ impl Drop for Original {
 }
 
 fn import(from: &Path, to: &Path) -> Result<Import, ImportError> {
-    import_beanstalkd(from, to, &options(1, SyncMode::Always))
+    import_beanstalkd(from, to, Topology::Single, &options(1, SyncMode::Always))
 }
 
 /// Opens an imported directory as a server would.

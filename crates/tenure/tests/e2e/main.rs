@@ -26,6 +26,7 @@ mod sockets;
 mod stats;
 mod status;
 mod status_of_logs;
+mod topologies;
 mod tubes_and_pause;
 
 use std::time::{Duration, Instant};
