@@ -70,7 +70,7 @@ enum TenureCommand {
     /// Bring in data of other programs
     #[command(subcommand)]
     Import(ImportLine),
-    /// Start a server, push jobs through it, kill it in between, and check that nothing was lost
+    /// Push jobs through servers of one and of several processes, kill them in between, and check that nothing was lost
     Demo(DemoOptions),
     /// Show the processes of a running server of several processes
     Status(StatusCall),
@@ -258,13 +258,25 @@ pub(crate) struct TubesFlags {
 /// How much the demo does.
 #[derive(Debug, Args)]
 pub(crate) struct DemoOptions {
-    /// Jobs to push through, at least 1000
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1000..))]
+    /// Jobs to push through in each part, at least 1000
+    #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1000..))]
     pub(crate) jobs: u64,
 
-    /// Times the server is killed and restarted meanwhile
+    /// First part, one process: times it is killed and restarted meanwhile
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) kills: u32,
+
+    /// Second part, several processes: owners
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) owners: u16,
+
+    /// Second part: frontends
+    #[arg(long, value_name = "M", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) frontends: u16,
+
+    /// Second part: times an owner or frontend is killed meanwhile; 0 leaves the part out
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    pub(crate) process_kills: u32,
 
     /// Seed of what is random, to repeat a run
     #[arg(long, value_name = "SEED")]

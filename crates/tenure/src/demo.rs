@@ -1,18 +1,23 @@
-//! `tenure demo`: a real workload on a server of its own, which is killed in between, and a check that every
+//! `tenure demo`: a real workload on servers of its own, whose processes are killed in between, and a check that every
 //! acknowledged job came out exactly as promised.
+//!
+//! Two parts: a server of one process, which is killed and started again; and one of several, whose owners and
+//! frontends are killed at random while the others go on.
 
 mod client;
 mod ledger;
+#[cfg(target_os = "linux")]
+mod processes;
+mod progress;
 mod server;
 mod work;
 
 use crate::cli::DemoOptions;
 use crate::exit::{self, Failure};
 use anyhow::Context;
-use indicatif::{ProgressBar, ProgressStyle};
 use ledger::{Ledger, Report};
+use progress::Bars;
 use server::DemoServer;
-use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use work::Shared;
@@ -24,18 +29,35 @@ const STALL: Duration = Duration::from_secs(60);
 
 /// Runs the demo; a failure has exit code 1.
 pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
-    let report = play(options).map_err(|error| Failure::new(exit::FAILED, format!("the demo failed: {error:#}")))?;
-    print!("{report}");
-    if report.is_clean() {
-        println!("Every acknowledged job came out exactly as promised.");
+    let failed = |error: anyhow::Error| Failure::new(exit::FAILED, format!("the demo failed: {error:#}"));
+    let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()) ^ boot_ns());
+    let mut is_clean = show(&one_process(options, seed).map_err(failed)?);
+    if options.process_kills > 0 {
+        println!();
+        #[cfg(target_os = "linux")]
+        {
+            is_clean &= show(&several_processes(options, seed).map_err(failed)?);
+        }
+        #[cfg(not(target_os = "linux"))]
+        println!("Servers of several processes exist on Linux only, so the second part is left out.");
+    }
+    if is_clean {
         return Ok(());
     }
     Err(Failure::new(exit::FAILED, "the demo found jobs that were lost, doubled or changed"))
 }
 
-fn play(options: &DemoOptions) -> anyhow::Result<Report> {
-    let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()) ^ boot_ns());
-    let mut server = DemoServer::start().context("failed to start the server")?;
+/// Prints what a part came to; `true` if all is well.
+fn show(report: &Report) -> bool {
+    print!("{report}");
+    if report.is_clean() {
+        println!("Every acknowledged job came out exactly as promised.");
+    }
+    report.is_clean()
+}
+
+fn one_process(options: &DemoOptions, seed: u64) -> anyhow::Result<Report> {
+    let mut server = DemoServer::start(Vec::new()).context("failed to start the server")?;
     println!(
         "A server on 127.0.0.1:{} keeps its log in {}; {PRODUCERS} producers and {WORKERS} workers push {} jobs through \
          {} tubes, and the server is killed {} times meanwhile (seed {seed}).",
@@ -45,15 +67,57 @@ fn play(options: &DemoOptions) -> anyhow::Result<Report> {
         work::TUBES.len(),
         options.kills,
     );
+    let played = play(options.jobs, options.kills, seed, &mut server, "kills of the server", |server, ledger, done| {
+        let recovery = ledger.disturb(|| {
+            server.kill()?;
+            server.restart()
+        })?;
+        Ok(format!("killed the server after {done} jobs; it listened again {} ms later", recovery.as_millis()))
+    });
+    played.with_context(|| format!("the last that the server said:\n{}\n", server.said()))
+}
+
+#[cfg(target_os = "linux")]
+fn several_processes(options: &DemoOptions, seed: u64) -> anyhow::Result<Report> {
+    let DemoOptions { owners, frontends, jobs, process_kills, .. } = *options;
+    let mut server =
+        DemoServer::start(processes::flags(owners, frontends)).context("failed to start the server of several")?;
+    println!(
+        "The same again on a server of several processes: {owners} owners have the jobs, {frontends} frontends the \
+         connections. One of them is killed at random {process_kills} times meanwhile; the others go on, and the \
+         supervisor starts it again. So that this many kills do not count as a slot that has failed, the demo sets \
+         limits of its own: {}.",
+        processes::LIMITS.join(" ")
+    );
+    let mut victims = processes::Victims::new(seed);
+    let played = play(jobs, process_kills, seed, &mut server, "kills of processes", |server, ledger, done| {
+        let killed = ledger.disturb(|| victims.kill_one(&server.status_socket()))?;
+        Ok(format!("after {done} jobs killed {killed}"))
+    });
+    played.with_context(|| format!("the last that the server said:\n{}\n", server.said()))
+}
+
+/// Pushes jobs through `server`, with `kill` so many times in between.
+fn play(
+    jobs: u64,
+    kills: u32,
+    seed: u64,
+    server: &mut DemoServer,
+    what: &str,
+    mut kill: impl FnMut(&mut DemoServer, &Ledger, u64) -> anyhow::Result<String>,
+) -> anyhow::Result<Report> {
     let shared = Arc::new(Shared { ledger: Ledger::new(), port: server.port(), seed });
     let began = Instant::now();
-    let share = |number: u64| options.jobs / PRODUCERS + u64::from(number < options.jobs % PRODUCERS);
+    let share = |number: u64| jobs / PRODUCERS + u64::from(number < jobs % PRODUCERS);
     let producers = (0..PRODUCERS).map(|number| work::spawn_producer(&shared, number, share(number)));
     let workers = (0..WORKERS).map(|number| work::spawn_worker(&shared, number));
     let kicker = work::spawn_kicker(&shared);
     let threads: Vec<_> = producers.chain(workers).chain([kicker]).collect();
 
-    let watched = watch(options, &shared, &mut server);
+    let watched = watch(jobs, kills, &shared, |ledger, done| kill(server, ledger, done));
+    let elapsed = began.elapsed();
+    // Jobs whose put had no answer may be there all the same, and the workers are still at it.
+    let left = watched.and_then(|()| wait_until_empty(&shared));
     shared.ledger.finish();
     for thread in threads {
         match thread.join() {
@@ -61,98 +125,59 @@ fn play(options: &DemoOptions) -> anyhow::Result<Report> {
             Err(_) => anyhow::bail!("a thread of the demo ended in a panic"),
         }
     }
-    let kills = watched?;
-    let left = client::Client::connect(shared.port)?.jobs_left()?;
-    let report = shared.ledger.report(began.elapsed(), left, kills);
+    let report = shared.ledger.report(elapsed, left?, format!("{kills} {what}"));
     server.stop().context("the server did not stop in order")?;
     Ok(report)
 }
 
-/// Shows progress and kills the server in between, until every job is done. Returns how often it was killed.
-fn watch(options: &DemoOptions, shared: &Shared, server: &mut DemoServer) -> anyhow::Result<u32> {
-    let bars = Bars::new(options.jobs);
-    let mut kills = 0;
+/// Shows progress and kills in between, until every job is done.
+fn watch(
+    jobs: u64,
+    kills: u32,
+    shared: &Shared,
+    mut kill: impl FnMut(&Ledger, u64) -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
+    let bars = Bars::new(jobs);
+    let mut killed = 0;
     let mut last = (0, Instant::now());
     loop {
         let progress = shared.ledger.wait_for_progress(Duration::from_millis(100));
         bars.show(progress.put, progress.done);
-        let step = options.jobs / u64::from(options.kills + 1);
-        if kills < options.kills && progress.done >= step * u64::from(kills + 1) {
-            shared.ledger.next_generation(|| server.kill())?;
-            let recovery = server.restart()?;
-            kills += 1;
-            bars.note(&format!(
-                "killed the server after {} jobs; it listened again {} ms later",
-                progress.done,
-                recovery.as_millis()
-            ));
+        let step = jobs / u64::from(kills + 1);
+        if killed < kills && progress.done >= step * u64::from(killed + 1) {
+            bars.note(&kill(&shared.ledger, progress.done)?);
+            killed += 1;
+            last.1 = Instant::now();
         }
         if let Some(problem) = progress.problem {
             anyhow::bail!("{problem}");
         }
-        if progress.is_complete(options.jobs) {
+        if progress.is_complete(jobs) && killed == kills {
             bars.finish();
-            return Ok(kills);
+            return Ok(());
         }
         if progress.done + progress.put != last.0 {
             last = (progress.done + progress.put, Instant::now());
         }
         anyhow::ensure!(
             last.1.elapsed() < STALL,
-            "no progress for {} s: {} put, {} done of {}",
+            "no progress for {} s: {} put, {} done of {jobs}",
             STALL.as_secs(),
             progress.put,
             progress.done,
-            options.jobs
         );
     }
 }
 
-/// Progress bars on a terminal, plain lines otherwise.
-struct Bars {
-    put: ProgressBar,
-    done: ProgressBar,
-    _both: indicatif::MultiProgress,
-    jobs: u64,
-    is_terminal: bool,
-    last_line: std::cell::Cell<u64>,
-}
-
-impl Bars {
-    fn new(jobs: u64) -> Self {
-        let both = indicatif::MultiProgress::new();
-        let style = ProgressStyle::with_template("{msg:5} {wide_bar} {pos}/{len} {per_sec}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = |name: &'static str| {
-            let bar = both.add(ProgressBar::new(jobs).with_style(style.clone()));
-            bar.set_message(name);
-            bar
-        };
-        let (put, done) = (bar("put"), bar("done"));
-        Bars { put, done, _both: both, jobs, is_terminal: std::io::stderr().is_terminal(), last_line: 0.into() }
-    }
-
-    fn show(&self, put: u64, done: u64) {
-        self.put.set_position(put);
-        self.done.set_position(done);
-        let tenth = done * 10 / self.jobs;
-        if !self.is_terminal && tenth > self.last_line.get() {
-            self.last_line.set(tenth);
-            println!("{put} put, {done} of {} done", self.jobs);
+/// Waits for the last jobs; how many are left if they do not go.
+fn wait_until_empty(shared: &Shared) -> anyhow::Result<u64> {
+    let began = Instant::now();
+    loop {
+        let left = client::Client::connect(shared.port)?.jobs_left()?;
+        if left == 0 || began.elapsed() > STALL {
+            return Ok(left);
         }
-    }
-
-    fn note(&self, text: &str) {
-        if self.is_terminal {
-            self.done.suspend(|| println!("{text}"));
-        } else {
-            println!("{text}");
-        }
-    }
-
-    fn finish(&self) {
-        self.put.finish();
-        self.done.finish();
+        shared.ledger.wait_for_progress(Duration::from_millis(50));
     }
 }
 

@@ -22,8 +22,8 @@ pub(crate) struct Ledger {
 struct State {
     /// By number of the job, which stands in its body.
     jobs: HashMap<u64, Entry>,
-    /// Which life of the server it is; reservations of an earlier one are void.
-    generation: u64,
+    /// Odd while a process is killed and its successor starts; see [`Ledger::epoch`].
+    epoch: u64,
     acknowledged_puts: u64,
     unknown_puts: u64,
     /// Acknowledged jobs whose delete was acknowledged or is unknown.
@@ -40,7 +40,7 @@ struct Entry {
     put: Put,
     tube: &'static str,
     pri: u32,
-    /// Who holds it, in which life of the server.
+    /// Who holds it, since which epoch.
     held: Option<(u64, u64)>,
     deletes: u32,
     is_delete_unknown: bool,
@@ -91,16 +91,20 @@ impl Ledger {
         self.state.lock().expect("no thread panics while it holds the accounts")
     }
 
-    /// The present life of the server.
-    pub(crate) fn generation(&self) -> u64 {
-        self.lock().generation
+    /// Which stretch of time it is, between and during kills.
+    ///
+    /// A kill voids reservations before their holders know. So who holds a job is told by a reply to a question that was
+    /// asked in the same, quiet, stretch in which the reply is entered here; at any other time nothing is concluded.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.lock().epoch
     }
 
-    /// Ends a life of the server with `kill`; reservations made in it are void.
-    pub(crate) fn next_generation(&self, kill: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
-        kill()?;
-        self.lock().generation += 1;
-        Ok(())
+    /// Runs `kill`, which kills a process and waits for its successor.
+    pub(crate) fn disturb<R>(&self, kill: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
+        self.lock().epoch += 1;
+        let result = kill();
+        self.lock().epoch += 1;
+        result
     }
 
     /// The threads should end.
@@ -138,13 +142,16 @@ impl Ledger {
         state.counts.lost_connections += 1;
     }
 
-    /// A worker was handed a job. Checks that it exists, in this form, and that nobody else holds it. `true` if all is
-    /// well.
-    pub(crate) fn was_reserved(&self, number: u64, tube: &str, pri: u32, worker: u64, generation: u64) -> bool {
+    /// A worker holds a job, as it was told after it had asked in `epoch`. Checks that the job exists, in this form, and
+    /// that nobody else holds it. `true` if all is well.
+    pub(crate) fn was_reserved(&self, number: u64, tube: &str, pri: u32, worker: u64, epoch: u64) -> bool {
         let state = &mut *self.lock();
         state.counts.reserves += 1;
-        if generation != state.generation {
-            // Heard from a server that is dead by now: the reservation is void, and the job may be done already.
+        if epoch != state.epoch || epoch % 2 == 1 {
+            // By now the reservation may be void, and the job held by another or done.
+            if let Some(entry) = state.jobs.get_mut(&number) {
+                entry.held = None;
+            }
             return true;
         }
         let Some(entry) = state.jobs.get_mut(&number) else {
@@ -155,7 +162,7 @@ impl Ledger {
         if entry.deletes > 0 {
             problem = Some(format!("job {number} came out again after its delete was acknowledged"));
         } else if let Some((holder, since)) = entry.held
-            && since == generation
+            && since == epoch
         {
             problem = Some(format!("job {number} was handed to worker {worker} while worker {holder} holds it"));
         } else if entry.tube != tube || entry.pri != pri {
@@ -164,7 +171,7 @@ impl Ledger {
                 entry.tube, entry.pri
             ));
         }
-        entry.held = Some((worker, generation));
+        entry.held = Some((worker, epoch));
         let is_well = problem.is_none();
         state.problems.extend(problem);
         is_well
@@ -228,7 +235,7 @@ impl Ledger {
     }
 
     /// What it all comes to.
-    pub(crate) fn report(&self, elapsed: Duration, left: u64, kills: u32) -> Report {
+    pub(crate) fn report(&self, elapsed: Duration, left: u64, kills: String) -> Report {
         let state = &mut *self.lock();
         let mut problems = state.problems.clone();
         let lost = state.jobs.values().filter(|entry| entry.put == Put::Acknowledged && !entry.is_done()).count();
@@ -277,7 +284,8 @@ impl Percentiles {
 #[derive(Debug)]
 pub(crate) struct Report {
     elapsed: Duration,
-    kills: u32,
+    /// What was killed, in words.
+    kills: String,
     acknowledged_puts: u64,
     unknown_puts: u64,
     counts: Counts,
@@ -327,8 +335,7 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "{} kills of the server cost {} connections; the outcome of {} puts and {} deletes was unknown to their \
-             clients",
+            "{} cost {} connections; the outcome of {} puts and {} deletes was unknown to their clients",
             self.kills, counts.lost_connections, self.unknown_puts, counts.unknown_deletes
         )?;
         writeln!(

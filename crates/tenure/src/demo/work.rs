@@ -95,8 +95,6 @@ pub(crate) fn spawn_worker(shared: &Arc<Shared>, number: u64) -> Thread {
         let mut random = Random(shared.seed ^ (number + 1) << 40);
         while !shared.ledger.is_finished() {
             let mut client = connect(shared)?;
-            // The server of an earlier life is gone before the number rises, so this connection is to this life.
-            let generation = shared.ledger.generation();
             let ready: anyhow::Result<()> = TUBES.iter().try_for_each(|tube| client.watch(tube));
             if ready.is_err() {
                 continue;
@@ -105,7 +103,7 @@ pub(crate) fn spawn_worker(shared: &Arc<Shared>, number: u64) -> Thread {
                 match client.reserve(1) {
                     Ok(None) => {}
                     Ok(Some(job)) => {
-                        if handle(shared, &mut client, &mut random, &job, number, generation)?.is_err() {
+                        if handle(shared, &mut client, &mut random, &job, number)?.is_err() {
                             shared.ledger.count(|counts| counts.lost_connections += 1);
                             break;
                         }
@@ -128,11 +126,12 @@ fn handle(
     random: &mut Random,
     job: &Job,
     worker: u64,
-    generation: u64,
 ) -> anyhow::Result<anyhow::Result<()>> {
     let began = Instant::now();
     let ledger = &shared.ledger;
     let number = number_of(&job.body).with_context(|| format!("job {} came out with a changed body", job.id))?;
+    let epoch = ledger.epoch();
+    // The answer comes over the connection that holds the job, so it is held now.
     let stats = match client.stats(&format!("stats-job {}", job.id)) {
         Ok(stats) => stats,
         Err(lost) => return Ok(Err(lost)),
@@ -140,7 +139,7 @@ fn handle(
     let value = |key: &str| stats.lines().find_map(|line| line.strip_prefix(key)).unwrap_or("").trim_matches('"');
     let pri = value("pri: ").parse().context("stats-job without a priority")?;
     ensure!(
-        ledger.was_reserved(number, value("tube: "), pri, worker, generation),
+        ledger.was_reserved(number, value("tube: "), pri, worker, epoch),
         "job {number} (id {}) came out wrong:\n{stats}",
         job.id
     );
@@ -216,7 +215,8 @@ fn micros(since: Instant) -> u32 {
 }
 
 /// Enough randomness for a demo, repeatable by its seed (splitmix64).
-struct Random(u64);
+#[derive(Debug)]
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -227,7 +227,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 }

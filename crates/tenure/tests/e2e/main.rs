@@ -8,6 +8,7 @@
 //! failure then must be a difference that the compatibility matrix lists.
 
 mod data_formats;
+mod demo;
 mod drain_and_signals;
 mod import;
 mod large_bodies;
