@@ -16,6 +16,7 @@ mod log;
 mod memory;
 mod metrics;
 mod multi;
+mod multi_configuration;
 mod options;
 mod parsing;
 mod put;
