@@ -430,8 +430,8 @@ impl Frontend {
         let page = self.ways.pages.figures(Role::Frontend, self.instance.slot);
         pages::write_frontend(&page, &self.base, self.ways.router.counts(), self.ways.router.gauges());
         let links = self.ways.links.iter().flatten();
-        pages::write_links(&page, &self.base, links.map(|link| link.writer.counts()));
-        pages::write_link_backlog(&page, self.ways.links.iter().flatten().map(|link| link.writer.backlog()).sum());
+        pages::write_links(&page, &self.base, links.clone().map(|link| link.writer.counts()));
+        pages::write_link_backlog(&page, links.map(|link| &link.writer));
         if self.now.boot_ns >= self.usage_at {
             self.usage_at = self.now.boot_ns + USAGE_NS;
             pages::write_usage(&page);

@@ -223,6 +223,8 @@ impl Owner {
                 self.lose(frontend, &lost);
             }
         }
+        let page = self.pages.figures(Role::Owner, self.instance.slot);
+        pages::write_link_backlog(&page, self.wires.links.iter().flatten().map(|link| &link.writer));
         self.backlog.turn(self.engine.live_jobs());
         Ok(compaction_left)
     }
@@ -319,7 +321,6 @@ impl Owner {
     fn write_page(&mut self) {
         let page = self.pages.figures(Role::Owner, self.instance.slot);
         pages::write_owner(&page, &self.base, &self.engine.figures(), self.persistence.figures().as_ref());
-        pages::write_link_backlog(&page, self.wires.links.iter().flatten().map(|link| link.writer.backlog()).sum());
         let links = self.wires.links.iter().flatten();
         pages::write_links(&page, &self.base, links.map(|link| link.writer.counts()));
         if self.now.boot_ns >= self.usage_at {

@@ -7,6 +7,7 @@ use crate::outputs::LogFigures;
 use nix::sys::resource::{UsageWho, getrusage};
 use std::sync::atomic::Ordering;
 use supervisor::{Page, Pages, Role};
+use tubes_link::Writer;
 use tubes_protocol::{CommandCounts, ServerStats};
 
 /// Places in a page. Gauges of a frontend come first; they become 0 when it dies.
@@ -246,8 +247,9 @@ fn write_log(page: &Page<'_>, base: &Base, log: &LogFigures) {
     }
 }
 
-/// Any process writes how many bytes its peers have not taken from their links.
-pub(crate) fn write_link_backlog(page: &Page<'_>, bytes: usize) {
+/// Any process writes how many bytes its peers have not taken from its links.
+pub(crate) fn write_link_backlog<'a>(page: &Page<'_>, writers: impl Iterator<Item = &'a Writer>) {
+    let bytes: usize = writers.map(|writer| writer.backlog() + writer.large_backlog()).sum();
     store(page, LINK_BACKLOG, bytes as u64);
 }
 

@@ -2,6 +2,7 @@
 //! (GT2, S9).
 
 use super::tubes;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -92,4 +93,38 @@ fn the_start_says_what_an_acknowledged_command_survives() {
         wait_until("it serves", || server.stderr().contains("serving"));
         assert!(server.stderr().contains(survives), "{}", server.stderr());
     }
+}
+
+#[test]
+fn what_waits_on_a_link_is_told_while_its_owner_is_stopped() {
+    let folder = Folder::new();
+    let server = tubes().log_in(folder.path()).with(["--owners", "2", "--frontends", "1"]).start();
+    let place = folder.path().to_str().expect("UTF-8");
+    let mut client = server.connect();
+    // Of two owners `a` belongs to owner 1.
+    client.check("use a\r\n", "USING a\r\n");
+    let owner = status(&[place])["processes"][1].clone();
+    assert_eq!((owner["role"].as_str(), owner["slot"].as_u64()), (Some("owner"), Some(1)));
+    let pid = owner["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).expect("a process");
+    kill_process(pid, Signal::STOP).expect("it is stopped");
+    // More than a socket takes; the frontend stops reading its client at some point, never the link.
+    let mut puts = Vec::new();
+    for _ in 0..40 {
+        puts.extend_from_slice(b"put 0 0 60 60000\r\n");
+        puts.resize(puts.len() + 60_000, b'x');
+        puts.extend_from_slice(b"\r\n");
+    }
+    let mut sent = 0;
+    wait_until("bytes wait on the link", || {
+        sent += client.send_without_waiting(&puts[sent..]);
+        figure(&status(&[place]), "frontend", 0, "link_backlog_bytes") > 60_000
+    });
+    // Before the watchdog kills it.
+    kill_process(pid, Signal::CONT).expect("it goes on");
+    client.send(&puts[sent..]);
+    for _ in 0..40 {
+        assert!(client.line().starts_with("INSERTED "));
+    }
+    wait_until("nothing waits any more", || figure(&status(&[place]), "frontend", 0, "link_backlog_bytes") == 0);
+    assert_eq!(status(&[place])["processes"][1]["generation"], 1);
 }
