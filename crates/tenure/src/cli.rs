@@ -375,6 +375,33 @@ mod tests {
         assert_eq!((flags.sync_ms, flags.never_sync), (Some(6), false));
     }
 
+    /// Long and short names of all flags, of the tools below `tubes` too.
+    fn flags(command: &clap::Command, found: &mut Vec<String>) {
+        for argument in command.get_arguments() {
+            found.extend(argument.get_long().map(|long| format!("\\-{long}")));
+            found.extend(argument.get_short().map(String::from));
+        }
+        command.get_subcommands().for_each(|below| flags(below, found));
+    }
+
+    #[test]
+    fn the_manual_page_has_every_flag_of_the_queue_server() {
+        let page = include_str!("../../../docs/tenure-tubes.1");
+        let mut found = Vec::new();
+        flags(&TubesLine::augment_args(clap::Command::new("tubes")), &mut found);
+        flags(&ImportLine::augment_subcommands(clap::Command::new("import")), &mut found);
+        flags(&StatusCall::augment_args(clap::Command::new("status")), &mut found);
+        assert!(found.len() > 20, "{found:?}");
+        // A bundle of letters without values stands as one word.
+        let is_there = |flag: &String| {
+            let words = page.split([' ', '\n']).collect::<Vec<_>>();
+            words.contains(&flag.as_str()) || flag.len() == 1 && page.contains("Fl FVcn") && "FVcn".contains(flag)
+        };
+        for flag in found.iter().filter(|flag| !["h", "\\-trace"].contains(&flag.as_str())) {
+            assert!(is_there(flag), "-{flag} is not on the page");
+        }
+    }
+
     #[test]
     fn behind_tubes_the_letters_are_the_originals_and_before_it_ours() {
         assert!(tubes(&["tenure", "tubes", "-c"]).compact);
