@@ -6,6 +6,7 @@
 //!
 //! The channel is standard input, so that it is inherited without ever being open to another program.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -89,7 +90,7 @@ pub struct Start {
 #[derive(Debug)]
 pub enum ToChild {
     /// A link to a peer: to each owner for a frontend, to each frontend for an owner. It replaces the one to any earlier
-    /// generation of that peer, whose end was told before.
+    /// generation of that peer, whose end was told before, and one to the same generation that broke.
     Link {
         /// Who is at the other end.
         peer: Instance,
@@ -104,6 +105,8 @@ pub enum ToChild {
 #[derive(Debug)]
 pub struct Child {
     channel: Channel,
+    /// By the slot of the peer: all peers of a process have the same role.
+    links: BTreeMap<u16, (Instance, u64)>,
 }
 
 impl Child {
@@ -150,7 +153,7 @@ impl Child {
             pages,
             listeners: descriptors.collect(),
         };
-        Ok((Child { channel }, start))
+        Ok((Child { channel, links: BTreeMap::new() }, start))
     }
 
     /// The next message; `None` if none is there yet.
@@ -160,9 +163,17 @@ impl Child {
     /// The supervisor is gone, and the process is about to be killed.
     pub fn recv(&mut self) -> io::Result<Option<ToChild>> {
         match self.channel.receive::<Envelope>() {
-            Ok((Envelope::Say(instruction), _)) => Ok(Some(ToChild::Say(instruction))),
-            Ok((Envelope::Link(peer), mut descriptors)) => match descriptors.pop() {
-                Some(socket) => Ok(Some(ToChild::Link { peer, socket: socket.into() })),
+            Ok((Envelope::Say(instruction), _)) => {
+                if let Instruction::PeerGone(peer) = instruction {
+                    self.links.retain(|_, (other, _)| *other != peer);
+                }
+                Ok(Some(ToChild::Say(instruction)))
+            }
+            Ok((Envelope::Link { peer, number }, mut descriptors)) => match descriptors.pop() {
+                Some(socket) => {
+                    self.links.insert(peer.slot, (peer, number));
+                    Ok(Some(ToChild::Link { peer, socket: socket.into() }))
+                }
                 None => Err(io::Error::new(io::ErrorKind::InvalidData, "a link without a socket")),
             },
             Ok((Envelope::Start(_), _)) => Err(io::Error::new(io::ErrorKind::InvalidData, "a second start message")),
@@ -183,6 +194,19 @@ impl Child {
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+
+    /// Reports that the last link to the peer in `slot` is of no use any more, unless that is known already. While both
+    /// live, another one follows after a while.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Child::send`].
+    pub fn link_lost(&mut self, slot: u16) -> io::Result<()> {
+        match self.links.remove(&slot) {
+            Some((peer, number)) => self.send(&FromChild::LinkLost { peer, number }),
+            None => Ok(()),
         }
     }
 

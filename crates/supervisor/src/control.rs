@@ -31,7 +31,11 @@ pub(crate) enum Envelope {
     /// The first message. Descriptors: lifeline, pages, listeners.
     Start(StartEnvelope),
     /// Descriptor: our end of a stream socket pair.
-    Link(Instance),
+    Link {
+        peer: Instance,
+        /// Above that of every earlier link.
+        number: u64,
+    },
     /// No descriptor.
     Say(Instruction),
 }
@@ -167,10 +171,10 @@ mod tests {
         let (supervisor, child) = Channel::pair().unwrap();
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let peer = Instance { role: Role::Frontend, slot: 3, generation: 9 };
-        supervisor.send(&Envelope::Link(peer), &[theirs.as_fd()]).unwrap();
+        supervisor.send(&Envelope::Link { peer, number: 7 }, &[theirs.as_fd()]).unwrap();
         drop(theirs);
         let (message, mut descriptors) = child.receive::<Envelope>().unwrap();
-        assert!(matches!(message, Envelope::Link(found) if found == peer));
+        assert!(matches!(message, Envelope::Link { peer: found, number: 7 } if found == peer));
         assert_eq!(descriptors.len(), 1);
         let mut received = UnixStream::from(descriptors.pop().unwrap());
         assert!(rustix::io::fcntl_getfd(&received).unwrap().contains(rustix::io::FdFlags::CLOEXEC));

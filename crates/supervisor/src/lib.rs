@@ -43,6 +43,8 @@ pub use child::{Child, ChildError, Start, ToChild};
 #[cfg(target_os = "linux")]
 pub use pages::{PAGE_COUNTERS, Page, Pages, ServerPage};
 #[cfg(target_os = "linux")]
+pub use plan::OnEnded;
+#[cfg(target_os = "linux")]
 pub use shell::supervise;
 #[cfg(target_os = "linux")]
 pub use status::{query, restart_slot};

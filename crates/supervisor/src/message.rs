@@ -95,6 +95,14 @@ pub enum FromChild {
     },
     /// It accepts no new job any more.
     Drained,
+    /// The link to a peer that has not been said to be gone is of no use any more: closed, or what came through it made
+    /// no sense. The sender has forgotten it, and whatever depended on it; another one may follow.
+    LinkLost {
+        /// Who is at the other end.
+        peer: Instance,
+        /// Which link.
+        number: u64,
+    },
     /// All is finished; it exits next.
     Stopped,
     /// It exits next, and why. What it has said so is shown with its exit code.

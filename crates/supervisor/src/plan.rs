@@ -9,10 +9,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::message::Role;
+#[cfg(target_os = "linux")]
+use crate::pages::Page;
 use crate::rules::{OnSlotFailed, RestartPolicy};
 
 /// Raises the generation of a slot, durably where it has to outlive this process, and returns it: above every earlier one.
 pub type RaiseGeneration = Box<dyn FnMut(Role, u16) -> io::Result<u32>>;
+
+/// Sets the page of a process that has ended to what is so without it.
+#[cfg(target_os = "linux")]
+pub type OnEnded = Box<dyn Fn(Role, &Page<'_>)>;
 
 /// A server of several processes.
 pub struct Plan {
@@ -51,8 +57,10 @@ pub struct Plan {
     pub about: BTreeMap<String, String>,
     /// Which counters of a page [`crate::Status`] shows for the slots of a role, and under which name.
     pub figures: Vec<(Role, &'static str, usize)>,
-    /// Figures of a frontend's page that describe its present, not its past: set to 0 when it has ended.
-    pub frontend_gauges: Vec<usize>,
+    /// Called with the page of a process that has ended, before its successor is started: figures that describe a present
+    /// are to be set to what is so without the process.
+    #[cfg(target_os = "linux")]
+    pub on_ended: OnEnded,
     /// Called once, when all slots are ready and frontends accept.
     pub on_serving: Box<dyn FnMut()>,
     /// Seed for the spread of restart delays.
@@ -92,7 +100,8 @@ impl Plan {
             status_socket: None,
             about: BTreeMap::new(),
             figures: Vec::new(),
-            frontend_gauges: Vec::new(),
+            #[cfg(target_os = "linux")]
+            on_ended: Box::new(|_, _| {}),
             on_serving: Box::new(|| {}),
             seed: u64::from(std::process::id()),
         }

@@ -17,6 +17,7 @@
 
 mod drain;
 mod life;
+mod links;
 #[cfg(test)]
 mod random;
 #[cfg(test)]
@@ -29,6 +30,7 @@ mod vocabulary;
 use std::time::Duration;
 
 use crate::message::{Ending, FailureCause, FromChild, Instance, Instruction, Role, Slot};
+use links::LinkState;
 use state::{Drain, Entry, Phase, State, Watch};
 pub use vocabulary::{
     Condition, Config, Failure, Input, KillReason, OnSlotFailed, Outcome, Output, Report, RestartPolicy,
@@ -68,6 +70,8 @@ pub struct Rules {
     config: Config,
     /// Owners, then frontends.
     entries: Vec<Entry>,
+    links: Vec<LinkState>,
+    links_made: u64,
     phase: Phase,
     drain: Drain,
     outcome: Outcome,
@@ -89,6 +93,8 @@ impl Rules {
         Rules {
             config,
             entries: owners.chain(frontends).map(Entry::new).collect(),
+            links: Vec::new(),
+            links_made: 0,
             phase: Phase::New,
             drain: Drain::Off,
             outcome: Outcome::Stopped,
@@ -156,7 +162,9 @@ impl Rules {
         match self.phase {
             Phase::New | Phase::Finished => None,
             Phase::Starting => self.entries.iter().filter_map(of_entry).min(),
-            Phase::Serving => self.entries.iter().filter_map(of_entry).chain([self.next_ping_ns]).min(),
+            Phase::Serving => {
+                self.entries.iter().filter_map(of_entry).chain([self.next_ping_ns]).chain(self.next_remake()).min()
+            }
             Phase::Barrier { until_ns, .. } | Phase::Owners { until_ns } | Phase::Killing { until_ns } => {
                 Some(until_ns)
             }
@@ -212,6 +220,12 @@ impl Rules {
     pub fn is_drained(&self) -> bool {
         self.drain == Drain::Done
     }
+}
+
+/// `base_ns`, doubled for each try before, up to [`RESTART_DELAY_NS_MAX`], and spread by 20 %.
+fn delay(base_ns: u64, tries: u32, jitter: &mut u64) -> u64 {
+    let doubled = base_ns.saturating_mul(1 << tries.min(16)).min(RESTART_DELAY_NS_MAX);
+    doubled / 1000 * (800 + splitmix64(jitter) % 401)
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

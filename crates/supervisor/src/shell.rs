@@ -230,12 +230,7 @@ impl Shell {
     fn account_for_reaped(&self, who: Instance) {
         let (user, system) = cpu_us(UsageWho::RUSAGE_CHILDREN);
         self.pages.server().set_reaped_us(user, system);
-        if who.role == Role::Frontend {
-            let page = self.pages.figures(who.role, who.slot);
-            for gauge in &self.plan.frontend_gauges {
-                page.counter(*gauge).store(0, Ordering::Relaxed);
-            }
-        }
+        (self.plan.on_ended)(who.role, &self.pages.figures(who.role, who.slot));
     }
 
     fn handle_inputs(&mut self, now_ns: u64) {
@@ -261,7 +256,7 @@ impl Shell {
                         process.tell(&crate::control::Envelope::Say(what), None);
                     }
                 }
-                Output::Link { owner, frontend } => self.link(owner, frontend),
+                Output::Link { owner, frontend, number } => self.link(owner, frontend, number),
                 Output::Kill { who } => {
                     if let Some(process) = self.process(who) {
                         process.signal(Signal::KILL);
@@ -326,7 +321,7 @@ impl Shell {
         Ok(generation)
     }
 
-    fn link(&mut self, owner: Instance, frontend: Instance) {
+    fn link(&mut self, owner: Instance, frontend: Instance, number: u64) {
         let (owner_end, frontend_end) = match std::os::unix::net::UnixStream::pair() {
             Ok(pair) => pair,
             Err(error) => {
@@ -340,7 +335,7 @@ impl Shell {
         };
         for (who, peer, end) in [(owner, frontend, owner_end), (frontend, owner, frontend_end)] {
             if let Some(process) = self.process(who) {
-                process.tell(&crate::control::Envelope::Link(peer), Some(end.into()));
+                process.tell(&crate::control::Envelope::Link { peer, number }, Some(end.into()));
             }
         }
     }
@@ -482,6 +477,9 @@ fn log(report: &Report) {
         }
         Report::Killed { who, why } => {
             tracing::warn!(role = %who.role, slot = who.slot, generation = who.generation, "killed: {why}");
+        }
+        Report::LinkBroken { owner, frontend, delay_ms } => {
+            tracing::warn!(%owner, %frontend, delay_ms, "their link is broken and will be replaced");
         }
         Report::LongSync { who, seconds } => {
             tracing::warn!(role = %who.role, slot = who.slot, generation = who.generation, seconds, "in one sync of the log");

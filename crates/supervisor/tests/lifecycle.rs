@@ -153,7 +153,7 @@ fn a_stop_has_an_end_even_if_processes_do_not_obey() {
     // 10 s and what a busy machine adds; not before, as the processes could still have obeyed.
     assert!((9.9..30.0).contains(&start.elapsed().as_secs_f64()), "{:?}", start.elapsed());
     assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("owner 1 did not stop in order"), "{said}");
+    assert!(said.contains("frontend 0 did not stop in order"), "{said}");
     assert!(processes.iter().all(|process| process.ends_within(std::time::Duration::ZERO)));
 }
 

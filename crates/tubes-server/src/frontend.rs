@@ -358,8 +358,17 @@ impl Frontend {
         }
     }
 
-    /// An owner is out of reach.
+    /// A link is of no use any more, which the supervisor does not know.
     fn lose(&mut self, owner: usize, lost: &LinkLost) {
+        if self.ways.links[owner].is_some() {
+            self.forget(owner, lost);
+            // If it cannot be told, the supervisor is gone, and this process is about to be killed.
+            let _ = self.child.link_lost(owner as u16);
+        }
+    }
+
+    /// An owner is out of reach.
+    fn forget(&mut self, owner: usize, lost: &LinkLost) {
         if let Some(link) = self.ways.links[owner].take() {
             link.report_dropped(&self.instance);
             self.base.add_link(link.writer.counts());
@@ -381,7 +390,7 @@ impl Frontend {
             match message {
                 ToChild::Link { peer, socket } => {
                     let owner = usize::from(peer.slot);
-                    self.lose(owner, &LinkLost::Closed);
+                    self.forget(owner, &LinkLost::Closed);
                     let link = Link {
                         own_slot: self.instance.slot,
                         own_generation: self.instance.generation,
@@ -400,7 +409,7 @@ impl Frontend {
                     if is_it {
                         // What it said before it ended still counts.
                         self.read(owner);
-                        self.lose(owner, &LinkLost::Closed);
+                        self.forget(owner, &LinkLost::Closed);
                     }
                 }
                 ToChild::Say(Instruction::Go) => {

@@ -147,7 +147,8 @@ mod linux {
             endpoint.serve(move || Ok(supervisor::query(&socket).map_err(|error| error.to_string())?.into()))?;
         }
         plan.status_socket = Some(kept.status_socket);
-        plan.frontend_gauges = pages::FRONTEND_GAUGES.to_vec();
+        let has_log = options.log.is_some();
+        plan.on_ended = Box::new(move |role, page| pages::end(page, role, has_log));
         plan.seed = u64::from_le_bytes(persistence::random_bytes()?);
         let ended = supervisor::supervise(plan);
         // Held until here: no second server opens the directory while this one has processes.

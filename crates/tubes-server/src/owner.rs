@@ -253,8 +253,17 @@ impl Owner {
         }
     }
 
-    /// A link is no more: everything of that frontend ends here.
+    /// A link is of no use any more, which the supervisor does not know.
     fn lose(&mut self, frontend: usize, lost: &LinkLost) {
+        if self.wires.links[frontend].is_some() {
+            self.forget(frontend, lost);
+            // If it cannot be told, the supervisor is gone, and this process is about to be killed.
+            let _ = self.child.link_lost(frontend as u16);
+        }
+    }
+
+    /// A link is no more: everything of that frontend ends here.
+    fn forget(&mut self, frontend: usize, lost: &LinkLost) {
         if let Some(link) = self.wires.links[frontend].take() {
             link.report_dropped(&self.instance);
             self.base.add_link(link.writer.counts());
@@ -281,7 +290,7 @@ impl Owner {
             match message {
                 ToChild::Link { peer, socket } => {
                     let frontend = usize::from(peer.slot);
-                    self.lose(frontend, &LinkLost::Closed);
+                    self.forget(frontend, &LinkLost::Closed);
                     let link = Link {
                         own_slot: self.instance.slot,
                         own_generation: self.instance.generation,
@@ -299,7 +308,7 @@ impl Owner {
                     if is_it {
                         // What it sent before it ended still counts.
                         self.read(frontend);
-                        self.lose(frontend, &LinkLost::Closed);
+                        self.forget(frontend, &LinkLost::Closed);
                     }
                 }
                 ToChild::Say(Instruction::Ping { nonce }) => {

@@ -43,8 +43,25 @@ const LOG_LAST_SYNC_MS: usize = 69;
 const LOG_HAS_NO_SPACE: usize = 70;
 const LINK_BACKLOG: usize = 80;
 
-/// The figures that describe a frontend's present.
-pub(crate) const FRONTEND_GAUGES: [usize; 7] = [CLIENTS, PRODUCERS, WORKERS, WAITING, USER_US, SYSTEM_US, LINK_BACKLOG];
+/// The process of a page has ended: what describes its present becomes what is so without it. Nobody is connected to a
+/// frontend. The jobs of an owner with a log come back, reserved ones as ready; without one they are gone. Processor time
+/// is counted with that of reaped processes from now on.
+pub(crate) fn end(page: &Page<'_>, role: Role, has_log: bool) {
+    let load = |place: usize| page.counter(place).load(Ordering::Relaxed);
+    for place in [USER_US, SYSTEM_US, LINK_BACKLOG] {
+        store(page, place, 0);
+    }
+    match role {
+        Role::Frontend => [CLIENTS, PRODUCERS, WORKERS, WAITING].into_iter().for_each(|place| store(page, place, 0)),
+        Role::Owner if has_log => {
+            store(page, READY, load(READY) + load(RESERVED));
+            store(page, RESERVED, 0);
+        }
+        Role::Owner => {
+            [URGENT, READY, RESERVED, DELAYED, BURIED, TUBES].into_iter().for_each(|place| store(page, place, 0));
+        }
+    }
+}
 
 /// The figures of an owner, and then of a frontend, that status and metrics show, by the names of
 /// [`crate::metrics`].

@@ -60,9 +60,13 @@ mod linux {
         plan.status_socket = Some(dir.join("status"));
         plan.restart.delay = Duration::from_millis(number("restart-delay-ms", 100));
         plan.restart.limit = u32::try_from(number("restart-limit", 5)).expect("a small limit");
-        plan.frontend_gauges = vec![GAUGE_CLIENTS];
         plan.figures = vec![(Role::Frontend, "clients", GAUGE_CLIENTS)];
         plan.about = [("program".to_owned(), "fixture".to_owned())].into();
+        plan.on_ended = Box::new(|role, page| {
+            if role == Role::Frontend {
+                page.counter(GAUGE_CLIENTS).store(0, Ordering::Relaxed);
+            }
+        });
         plan.options = serde_json::json!({ "dir": dir });
         plan.id_count_start = number("first-id", 1);
         if option("on-slot-failed").as_deref() == Some("stop") {

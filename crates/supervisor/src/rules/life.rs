@@ -82,9 +82,12 @@ impl Rules {
                     self.kill(index, KillReason::Misbehaved, out);
                 }
             }
+            (FromChild::LinkLost { peer, number }, State::Ready { .. }) => {
+                self.link_lost(now_ns, by, peer, number, out);
+            }
             (FromChild::Failed { cause, reason }, _) => entry.last_words = Some((cause, reason)),
             (FromChild::Stopped, _) => {}
-            (FromChild::Ready { .. } | FromChild::Pong { .. } | FromChild::Drained, _) => {
+            (FromChild::Ready { .. } | FromChild::Pong { .. } | FromChild::Drained | FromChild::LinkLost { .. }, _) => {
                 self.kill(index, KillReason::Misbehaved, out);
             }
         }
@@ -98,17 +101,7 @@ impl Rules {
         if who.role == Role::Owner {
             out.push(Output::RaiseIdCount { at_least: next_id });
         }
-        // Whichever of two peers becomes ready last brings their link about: exactly one per pair of processes.
-        let mut peers = Vec::new();
-        for peer in self.entries.iter_mut().filter(|peer| peer.is_ready() && peer.place.role != who.role) {
-            peer.peers.push(who);
-            peers.push(peer.instance());
-            out.push(match who.role {
-                Role::Owner => Output::Link { owner: who, frontend: peer.instance() },
-                Role::Frontend => Output::Link { owner: peer.instance(), frontend: who },
-            });
-        }
-        self.entries[index].peers = peers;
+        self.link_to_all(now_ns, who, out);
         match self.phase {
             Phase::Starting if self.entries.iter().all(Entry::is_ready) => {
                 self.phase = Phase::Serving;
@@ -141,10 +134,8 @@ impl Rules {
         let who = self.entries[index].instance();
         let place = who.place();
         self.entries[index].state = State::Down { restart_at_ns: None };
-        for peer in std::mem::take(&mut self.entries[index].peers) {
-            let peer_index = self.index(peer.place());
-            let entry = &mut self.entries[peer_index];
-            entry.peers.retain(|other| *other != who);
+        for peer in self.end_links_of(who) {
+            let entry = &self.entries[self.index(peer.place())];
             if entry.is_ready() && !matches!(self.phase, Phase::Owners { .. } | Phase::Killing { .. }) {
                 out.push(Output::Tell { who: peer, what: Instruction::PeerGone(who) });
             }
@@ -177,7 +168,6 @@ impl Rules {
     pub(super) fn restart_or_fail(&mut self, now_ns: u64, index: usize, failure: Failure, out: &mut Vec<Output>) {
         let policy = self.config.restart;
         let window_ns = nanoseconds(policy.window);
-        let draw = splitmix64(&mut self.jitter);
         let entry = &mut self.entries[index];
         let place = entry.place;
         let is_final = matches!(failure.ending, Some(Ending::Code(code)) if FINAL_CODES.contains(&code))
@@ -198,8 +188,7 @@ impl Rules {
             }
             return;
         }
-        let doubled = nanoseconds(policy.delay).saturating_mul(1 << entry.tries.min(16)).min(RESTART_DELAY_NS_MAX);
-        let delay_ns = doubled / 1000 * (800 + draw % 401);
+        let delay_ns = delay(nanoseconds(policy.delay), entry.tries, &mut self.jitter);
         entry.tries = entry.tries.saturating_add(1);
         entry.restarts += 1;
         entry.state = State::Down { restart_at_ns: Some(now_ns + delay_ns) };

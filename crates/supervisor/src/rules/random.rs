@@ -37,9 +37,11 @@ enum Plant {
     NeverKills,
     StopsOwnersFirst,
     RestartsWhileStopping,
+    ForgetsBrokenLinks,
+    RelinksAtOnce,
 }
 
-const PLANTS: [Plant; 12] = [
+const PLANTS: [Plant; 14] = [
     Plant::SpawnsWhileKilling,
     Plant::GoesEarly,
     Plant::ForgetsDrain,
@@ -52,6 +54,8 @@ const PLANTS: [Plant; 12] = [
     Plant::NeverKills,
     Plant::StopsOwnersFirst,
     Plant::RestartsWhileStopping,
+    Plant::ForgetsBrokenLinks,
+    Plant::RelinksAtOnce,
 ];
 
 struct Rng(u64);
@@ -81,6 +85,10 @@ enum Event {
     /// A process ends by itself.
     Crash(Instance),
     Freeze(Instance, u64),
+    /// One of the links of a process breaks, though both its ends live.
+    BreakLink(Instance),
+    /// A process sees that a link is broken, unless it is frozen.
+    SeesBrokenLink(Instance, Instance, u64),
     /// The kernel has carried a SIGKILL out.
     Reaped(Instance),
     SuspendSupervisor(u64),
@@ -98,6 +106,11 @@ fn report(by: Instance, (kind, a, b): FromChildKey) -> FromChild {
         1 => FromChild::Pong { generation: by.generation, nonce: a, in_sync_ms: (b > 0).then_some(b) },
         2 => FromChild::Drained,
         3 => FromChild::Stopped,
+        5 => {
+            let role = if by.role == Role::Owner { Role::Frontend } else { Role::Owner };
+            let peer = Instance { role, slot: (b >> 32) as u16, generation: b as u32 };
+            FromChild::LinkLost { peer, number: a }
+        }
         _ => FromChild::Failed { cause: FailureCause::Write, reason: "EIO".into() },
     }
 }
@@ -113,7 +126,8 @@ struct Process {
     syncs_until_ns: u64,
     /// Nothing it says overtakes what it said before.
     last_said_ns: u64,
-    links: BTreeSet<Instance>,
+    /// With the number of each.
+    links: BTreeMap<Instance, u64>,
     gone: bool,
     is_stubborn: bool,
     /// A SIGKILL does not end it.
@@ -129,6 +143,7 @@ struct Process {
 struct Fault {
     crash: u64,
     freeze: u64,
+    unlink: u64,
     slow: u64,
     suspend: u64,
     stubborn: u64,
@@ -156,6 +171,8 @@ struct World {
     last_ending: BTreeMap<Slot, (Ending, bool)>,
     /// Owners that reported a failed write.
     said_write: BTreeSet<Instance>,
+    /// Links that are of no use any more, and since when.
+    broken: BTreeMap<u64, u64>,
     failed: BTreeSet<Slot>,
     asked: BTreeSet<Slot>,
     has_served: bool,
@@ -185,6 +202,7 @@ impl World {
             stubborn: draw(30, 50),
             stuck: draw(10, 30),
             bad_spawn: draw(20, 10),
+            unlink: draw(40, 40),
         };
         let rules = Rules::new(config, seed);
         World {
@@ -204,6 +222,7 @@ impl World {
             crashes: BTreeMap::new(),
             last_ending: BTreeMap::new(),
             said_write: BTreeSet::new(),
+            broken: BTreeMap::new(),
             failed: BTreeSet::new(),
             asked: BTreeSet::new(),
             has_served: false,
@@ -324,6 +343,8 @@ impl World {
                     self.at(at_ns, Event::Wake(who));
                 }
             }
+            Event::BreakLink(who) => self.break_link(who),
+            Event::SeesBrokenLink(who, peer, number) => self.sees_broken_link(who, peer, number),
             Event::Reaped(who) => self.ends(who, (true, 9)),
             Event::SuspendSupervisor(length_ns) => {
                 // Not when the time of the stop is being measured.
@@ -357,7 +378,7 @@ impl World {
             match output {
                 Output::Spawn { place, drained } => inputs.push_back(self.spawn(place, drained)),
                 Output::Tell { who, what } => self.tell(who, what),
-                Output::Link { owner, frontend } => self.link(owner, frontend),
+                Output::Link { owner, frontend, number } => self.link(owner, frontend, number),
                 Output::Kill { who } => {
                     assert_eq!(self.current.get(&who.place()), Some(&who), "a kill of nobody");
                     let delay_ns = self.rng.below(50 * MS);
@@ -415,6 +436,12 @@ impl World {
                 (Plant::ReportsDrainEarly, Output::SetDraining) => {
                     falsified.push(output);
                     falsified.push(Output::Report(Report::Drained));
+                }
+                (Plant::ForgetsBrokenLinks, Output::Link { owner, frontend, .. })
+                    if self.processes[owner].links.contains_key(frontend) => {}
+                (Plant::RelinksAtOnce, Output::Report(Report::LinkBroken { owner, frontend, .. })) => {
+                    let number = self.processes[owner].links[frontend] + 1_000_000;
+                    falsified.push(Output::Link { owner: *owner, frontend: *frontend, number });
                 }
                 (Plant::SkipsLinks, Output::Link { .. }) if self.has_served => {}
                 (Plant::SkipsPeerGone, Output::Tell { what: Instruction::PeerGone(_), .. }) => {}
@@ -489,7 +516,7 @@ impl World {
             frozen_until_ns: 0,
             syncs_until_ns: 0,
             last_said_ns: 0,
-            links: BTreeSet::new(),
+            links: BTreeMap::new(),
             gone: false,
             is_stubborn: self.rng.chance(self.faults.stubborn),
             is_stuck,
@@ -507,6 +534,12 @@ impl World {
             if !is_rare && self.rng.chance(self.faults.crash) {
                 let at_ns = self.now_ns + self.rng.below(20 * S);
                 self.at(at_ns, Event::Crash(who));
+            }
+            if self.rng.chance(self.faults.unlink) {
+                for _ in 0..4 {
+                    let at_ns = self.now_ns + self.rng.below(30 * S);
+                    self.at(at_ns, Event::BreakLink(who));
+                }
             }
             let base_ns = self.now_ns;
             for _ in 0..2 {
@@ -561,7 +594,7 @@ impl World {
                 assert!(!process.has_go, "{who} goes twice");
                 process.has_go = true;
                 for peer in &ready_peers {
-                    assert!(process.links.contains(peer), "{who} goes without a link to {peer}");
+                    assert!(process.links.contains_key(peer), "{who} goes without a link to {peer}");
                 }
                 if !self.has_served {
                     let all = usize::from(self.config.owners + self.config.frontends);
@@ -570,7 +603,7 @@ impl World {
                 }
             }
             Instruction::PeerGone(peer) => {
-                assert!(process.links.remove(&peer), "{who} is told of {peer}, to which it has no link");
+                assert!(process.links.remove(&peer).is_some(), "{who} is told of {peer}, to which it has no link");
                 assert_ne!(self.current.get(&peer.place()), Some(&peer), "{peer} is said to be gone and is not");
             }
             Instruction::Ping { nonce } => {
@@ -597,13 +630,19 @@ impl World {
         index.condition == Condition::Ready && index.generation == who.generation
     }
 
-    fn link(&mut self, owner: Instance, frontend: Instance) {
+    fn link(&mut self, owner: Instance, frontend: Instance, number: u64) {
         for (who, peer) in [(owner, frontend), (frontend, owner)] {
             assert_eq!(self.current.get(&who.place()), Some(&who), "a link to {who}, which has ended");
             let process = self.processes.get_mut(&who).expect("it is current");
             assert!(process.has_said_ready, "a link to {who}, which is not ready");
-            assert!(process.links.iter().all(|old| old.place() != peer.place()), "{who} has a link to {peer} already");
-            process.links.insert(peer);
+            for (old, old_number) in process.links.iter().filter(|(old, _)| old.place() == peer.place()) {
+                assert_eq!(*old, peer, "{who} still has a link to {old}");
+                let Some(since_ns) = self.broken.get(old_number) else {
+                    panic!("{who} has a link to {peer} already");
+                };
+                assert!(self.now_ns - since_ns >= 80 * MS, "a broken link was replaced at once");
+            }
+            process.links.insert(peer, number);
         }
     }
 
@@ -682,6 +721,38 @@ impl World {
         if self.rng.chance(50) && code != 10 { self.ends(who, (true, 6)) } else { self.ends(who, (false, code)) }
     }
 
+    fn break_link(&mut self, who: Instance) {
+        let links: Vec<(Instance, u64)> =
+            self.processes[&who].links.iter().map(|(peer, link)| (*peer, *link)).collect();
+        if self.processes[&who].gone || links.is_empty() {
+            return;
+        }
+        let (peer, number) = links[self.rng.below(links.len() as u64) as usize];
+        if self.broken.contains_key(&number) || !self.processes.get(&peer).is_some_and(|peer| !peer.gone) {
+            return;
+        }
+        self.broken.insert(number, self.now_ns);
+        // Each end sees it in its own time, or one of them only the new link.
+        let both = self.rng.chance(80);
+        let ends = [(who, peer), (peer, who)];
+        for (end, other) in ends.into_iter().take(if both { 2 } else { 1 }) {
+            let delay_ns = self.rng.below(300 * MS);
+            self.at(self.now_ns + delay_ns, Event::SeesBrokenLink(end, other, number));
+        }
+    }
+
+    fn sees_broken_link(&mut self, who: Instance, peer: Instance, number: u64) {
+        let process = &self.processes[&who];
+        if process.gone {
+            return;
+        }
+        if process.frozen_until_ns > self.now_ns {
+            self.at(process.frozen_until_ns, Event::SeesBrokenLink(who, peer, number));
+            return;
+        }
+        self.say(who, (5, number, u64::from(peer.slot) << 32 | u64::from(peer.generation)), 0);
+    }
+
     /// It runs no instruction any more; the supervisor hears so after everything it said.
     fn ends(&mut self, who: Instance, how: EndingKey) {
         let process = self.processes.get_mut(&who).expect("it was alive");
@@ -694,6 +765,15 @@ impl World {
         let at_ns = process.last_said_ns.max(self.now_ns);
         process.last_said_ns = at_ns;
         self.at(at_ns, Event::Ended(who, how));
+        // Its peers see their links end, perhaps before the supervisor knows.
+        let links: Vec<(Instance, u64)> =
+            self.processes[&who].links.iter().map(|(peer, link)| (*peer, *link)).collect();
+        for (peer, number) in links {
+            if self.rng.chance(50) && self.processes.get(&peer).is_some_and(|peer| !peer.gone) {
+                self.broken.entry(number).or_insert(self.now_ns);
+                self.at(self.now_ns, Event::SeesBrokenLink(peer, who, number));
+            }
+        }
     }
 
     fn wake(&mut self, who: Instance) {
@@ -746,10 +826,12 @@ impl World {
         for who in &ready {
             let process = &self.processes[who];
             for peer in ready.iter().filter(|peer| peer.role != who.role) {
-                assert!(process.links.contains(peer), "{who} has no link to {peer}");
+                let number = process.links.get(peer);
+                let number = number.unwrap_or_else(|| panic!("{who} has no link to {peer}"));
+                assert!(!self.broken.contains_key(number), "the link of {who} to {peer} stays broken");
             }
             assert!(who.role == Role::Owner || process.has_go, "{who} never went");
-            for old in &process.links {
+            for old in process.links.keys() {
                 assert!(self.current.get(&old.place()) == Some(old), "{who} still has a link to {old}");
             }
         }

@@ -34,6 +34,8 @@ struct Player {
     mute: Vec<Slot>,
     in_sync_ms: BTreeMap<Slot, u64>,
     cannot_spawn: Vec<Slot>,
+    /// Of the last link of each pair.
+    numbers: BTreeMap<(Instance, Instance), u64>,
     is_over: bool,
 }
 
@@ -46,6 +48,7 @@ fn play(config: Config, script: &str) -> String {
         mute: Vec::new(),
         in_sync_ms: BTreeMap::new(),
         cannot_spawn: Vec::new(),
+        numbers: BTreeMap::new(),
         is_over: false,
     };
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -92,6 +95,15 @@ impl Player {
                 let next_id = words.get(3).map_or(1, |count| count.parse().expect("a count"));
                 let generation = self.instance(place()).generation;
                 self.say(place(), FromChild::Ready { generation, jobs: 0, next_id });
+            }
+            // By owner or frontend, of the link between `owner A` and `frontend B`: the last, or an older one.
+            "link-lost" => {
+                let place = |role, at: usize| Slot { role, slot: words[at].parse().expect("a slot") };
+                let owner = self.instance(place(Role::Owner, 2));
+                let frontend = self.instance(place(Role::Frontend, 3));
+                let number = self.numbers[&(owner, frontend)] - u64::from(words.get(4) == Some(&"older"));
+                let (by, peer) = if words[1] == "owner" { (owner, frontend) } else { (frontend, owner) };
+                self.put(Input::Said { by, report: FromChild::LinkLost { peer, number } });
             }
             "acks" => self.say(place(), FromChild::Drained),
             "failed-write" => {
@@ -161,7 +173,10 @@ impl Player {
                     };
                     self.show(&format!("tell {}: {what}", short(who)));
                 }
-                Output::Link { owner, frontend } => self.show(&format!("link {} {}", short(owner), short(frontend))),
+                Output::Link { owner, frontend, number } => {
+                    self.numbers.insert((owner, frontend), number);
+                    self.show(&format!("link {} {}", short(owner), short(frontend)));
+                }
                 Output::Kill { who } => self.show(&format!("kill {}", short(who))),
                 Output::RaiseIdCount { at_least } => self.show(&format!("ids from {at_least}")),
                 Output::SetDraining => self.show("set the flag"),
@@ -175,6 +190,9 @@ impl Player {
                         Report::Restarting { place, delay_ms } => format!("{place} again in {delay_ms} ms"),
                         Report::SlotFailed { place, failure } => format!("{place} has failed: {failure}"),
                         Report::Killed { who, why } => format!("{} killed: {why}", short(who)),
+                        Report::LinkBroken { owner, frontend, delay_ms } => {
+                            format!("the link {} {} is broken, again in {delay_ms} ms", short(owner), short(frontend))
+                        }
                         Report::LongSync { who, seconds } => format!("{} syncs for {seconds} s", short(who)),
                         Report::LongStart { who, seconds } => format!("{} starts for {seconds} s", short(who)),
                         Report::Draining => "draining".into(),
@@ -707,7 +725,7 @@ fn a_stop_kills_what_does_not_end_in_time() {
             11000 kill owner 0.1
             11000 # owner 1.1 killed: the server stops
             11000 kill owner 1.1
-            11200 finish: owner 0 stopped badly
+            11200 finish: frontend 0 stopped badly
         "#]],
     );
 }
@@ -726,7 +744,7 @@ fn a_stop_ends_even_if_the_kernel_does_not_let_a_process_go() {
             7000 kill frontend 0.1
             11000 # owner 0.1 killed: the server stops
             11000 kill owner 0.1
-            12000 finish: owner 0 stopped badly
+            12000 finish: frontend 0 stopped badly
         "#]],
     );
 }
@@ -818,6 +836,47 @@ fn a_process_that_breaks_the_rules_is_killed() {
                504 # owner 1 again in 105 ms
                505 # frontend 0 was ended by signal 9
                505 # frontend 0 again in 110 ms
+        "#]],
+    );
+}
+
+/// S22: one report or two, a report of an older link, a break that comes back at once, and one with the end of a process.
+#[test]
+fn a_broken_link_is_replaced_once_and_ever_later() {
+    check_started(
+        one_and_one(),
+        "500 link-lost owner 0 0
+         501 link-lost frontend 0 0
+         700 link-lost frontend 0 0 older
+         701 link-lost frontend 0 0
+         702 link-lost owner 0 0
+         2000 link-lost owner 0 0
+         2001 dies frontend 0
+         2400 ready frontend 0
+         2500 link-lost frontend 0 0
+         2600 stop
+         3000 exits frontend 0 0
+         3100 exits owner 0 0",
+        &expect![[r#"
+            500 # the link owner 0.1 frontend 0.1 is broken, again in 104 ms
+            605 link owner 0.1 frontend 0.1
+            701 # the link owner 0.1 frontend 0.1 is broken, again in 210 ms
+            912 link owner 0.1 frontend 0.1
+            2000 # the link owner 0.1 frontend 0.1 is broken, again in 441 ms
+            2001 tell owner 0.1: frontend 0.1 is gone
+            2001 # frontend 0 was ended by signal 9
+            2001 # frontend 0 again in 96 ms
+            2098 spawn frontend 0
+            2400 link owner 0.1 frontend 0.2
+            2400 tell frontend 0.2: go
+            2500 # the link owner 0.1 frontend 0.2 is broken, again in 88 ms
+            2589 link owner 0.1 frontend 0.2
+            2600 # stopping
+            2600 close the listeners
+            2600 tell frontend 0.2: barrier within 6000 ms
+            3000 tell owner 0.1: frontend 0.2 is gone
+            3000 tell owner 0.1: stop within 9600 ms
+            3100 finish: stopped
         "#]],
     );
 }

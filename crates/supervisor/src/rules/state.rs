@@ -51,8 +51,6 @@ pub(super) struct Entry {
     pub(super) place: Slot,
     pub(super) state: State,
     pub(super) generation: u32,
-    /// To whom its process has a link.
-    pub(super) peers: Vec<Instance>,
     /// Whether the process, or the one to be spawned, was started with the drain flag.
     pub(super) is_drained_start: bool,
     /// Whether no process of this slot can accept a new job, now or later.
@@ -75,7 +73,6 @@ impl Entry {
             place,
             state: State::Down { restart_at_ns: None },
             generation: 0,
-            peers: Vec::new(),
             is_drained_start: false,
             drain_acked: false,
             last_words: None,

@@ -51,17 +51,16 @@ impl Rules {
         }
     }
 
-    /// Kills whatever of `role` has not ended. An owner that could not finish in its time did not stop in order.
+    /// Kills whatever of `role` has not ended. A process that did not finish in its time did not stop in order: an owner
+    /// may not have synced, and nobody knows which replies a frontend still had.
     pub(super) fn kill_role(&mut self, role: Role, out: &mut Vec<Output>) {
         for index in 0..self.entries.len() {
             let entry = &self.entries[index];
             if entry.place.role == role && matches!(entry.state, State::Starting { .. } | State::Ready { .. }) {
                 let place = entry.place;
                 self.kill(index, KillReason::Stop, out);
-                if role == Role::Owner {
-                    let reason = Some("it was killed at the deadline of the stop".to_owned());
-                    self.note_bad_stop(place, Failure { ending: Some(Ending::Signal(9)), reason });
-                }
+                let reason = Some("it was killed at the deadline of the stop".to_owned());
+                self.note_bad_stop(place, Failure { ending: Some(Ending::Signal(9)), reason });
             }
         }
     }

@@ -17,6 +17,7 @@ impl Rules {
                         self.spawn(index, out);
                     }
                 }
+                self.remake_links(now_ns, out);
                 if self.next_ping_ns <= now_ns {
                     // From now, not from when it was due: a clock that jumped must not bring a volley of pings.
                     self.next_ping_ns = now_ns + PING_INTERVAL_NS;

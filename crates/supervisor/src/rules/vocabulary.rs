@@ -115,6 +115,8 @@ pub enum Output {
         owner: Instance,
         /// The other.
         frontend: Instance,
+        /// Of the link: above that of every earlier one.
+        number: u64,
     },
     /// Kill it; its end is reported by [`Input::Ended`].
     Kill {
@@ -220,6 +222,15 @@ pub enum Report {
         who: Instance,
         /// Why.
         why: KillReason,
+    },
+    /// The link between two processes that live is of no use any more.
+    LinkBroken {
+        /// One end.
+        owner: Instance,
+        /// The other.
+        frontend: Instance,
+        /// It is replaced so many milliseconds later.
+        delay_ms: u64,
     },
     /// A sync goes on for long.
     LongSync {

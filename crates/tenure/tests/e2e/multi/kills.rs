@@ -342,3 +342,23 @@ fn one_after_the_other_all_processes_may_be_killed() {
         client.check(format!("delete {id}\r\n"), "DELETED\r\n");
     }
 }
+
+#[test]
+fn the_jobs_of_an_owner_that_is_away_are_counted_as_they_come_back() {
+    // S21, S29: with a log what was reserved is ready; without one there is nothing.
+    let away = ["--owner-wait", "60s", "--restart-delay", "5s"];
+    for (multi, ready) in [(Multi::start_with_log(&away), "3"), (Multi::start_with(&away), "1")] {
+        let mut client = multi.connect();
+        let left = put_into(&mut client, "left", 2000, "l");
+        let right = put_into(&mut client, "right", 2000, "r");
+        put_into(&mut client, "two", 2000, "t");
+        let mut holder = multi.connect();
+        holder.check(format!("reserve-job {right}\r\n"), format!("RESERVED {right} 1\r\nr\r\n"));
+        client.check_stats("stats", &[("current-jobs-ready", "2"), ("current-jobs-reserved", "1")]);
+        let before = multi.kill("owner", 1);
+        wait_until("the supervisor knows", || multi.slot("owner", 1).condition != "ready");
+        assert_eq!(multi.slot("owner", 1).generation, before.generation, "it is back already");
+        client.check_stats("stats", &[("current-jobs-ready", ready), ("current-jobs-reserved", "0")]);
+        client.check(format!("peek {left}\r\n"), format!("FOUND {left} 1\r\nl\r\n"));
+    }
+}
