@@ -35,6 +35,14 @@ pub(crate) fn table() -> Vec<Phase> {
             faults,
             "failing system calls of a real server break no promise",
         ),
+        row(
+            "supervision",
+            Run,
+            &["programs", "build"],
+            40,
+            supervision,
+            "each fault of several processes, under load, loses and doubles nothing",
+        ),
         row("demo", Run, &["build"], 10, demo, "the demo loses and doubles nothing, at a small size"),
         row("xtask", Build, &[], 20, own_tests, "the checks themselves: each finds a planted violation"),
         row("clippy", Build, &[], 20, clippy, "no warning from the compiler or clippy in any target"),
@@ -168,6 +176,17 @@ fn faults(step: &Step<'_>) -> anyhow::Result<String> {
     let mut matrix = built(step, "fault_matrix");
     matrix.arg(step.target.join(PROFILE).join("tenure")).env("PATH", tools::search_path(step.target)?);
     let said = step.capture(&mut matrix)?;
+    step.log(&said);
+    Ok(said.lines().last().unwrap_or_default().to_owned())
+}
+
+/// How often each row of the matrix is played; the floor of the merge check.
+const SUPERVISION: &str = "3";
+
+fn supervision(step: &Step<'_>) -> anyhow::Result<String> {
+    let mut matrix = built(step, "supervision_matrix");
+    matrix.arg(step.target.join(PROFILE).join("tenure")).args(["--repeats", SUPERVISION]);
+    let said = step.capture(matrix.env("PATH", tools::search_path(step.target)?))?;
     step.log(&said);
     Ok(said.lines().last().unwrap_or_default().to_owned())
 }

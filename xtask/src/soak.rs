@@ -20,7 +20,11 @@ struct Row {
     call: fn(u64) -> Call,
 }
 
-const ROWS: &[Row] = &[Row { name: "model", call: model }, Row { name: "simulation", call: simulation }];
+const ROWS: &[Row] = &[
+    Row { name: "model", call: model },
+    Row { name: "simulation", call: simulation },
+    Row { name: "supervision", call: supervision },
+];
 
 /// Engine and model in step; the test takes its first seed from a variable.
 const MODEL_VARIABLE: &str = "MODEL_SEED";
@@ -34,6 +38,14 @@ fn model(first: u64) -> Call {
 fn simulation(first: u64) -> Call {
     let end = first + SIMULATION_SEEDS;
     (words(&format!("run --locked --package testing --bin simulate -- --seeds {first}..{end} --events 5000")), None)
+}
+
+/// Plays of each row of the supervision matrix in a round: an hour at most.
+const SUPERVISION_REPEATS: u64 = 50;
+
+fn supervision(first: u64) -> Call {
+    let matrix = "run --locked --package testing --bin supervision_matrix --";
+    (words(&format!("{matrix} - --repeats {SUPERVISION_REPEATS} --seed {first}")), None)
 }
 
 fn words(text: &str) -> Vec<String> {
@@ -51,6 +63,13 @@ const ROUND_LIMIT: Duration = Duration::from_secs(3_600);
 ///
 /// At the first failure; the message says how to repeat it.
 pub(crate) fn run(root: &Path, minutes: u64, seed: u64) -> anyhow::Result<()> {
+    // The server that some of the rows run, where they look for it.
+    let mut build = cargo::plain(root);
+    build.args(["build", "--locked", "--package", "tenure", "--profile", PROFILE]);
+    match process::run(&mut build, Instant::now() + ROUND_LIMIT).context("the server could not be built")? {
+        End::Exited(status) if status.success() => {}
+        End::Exited(_) | End::TimedOut => bail!("the server could not be built"),
+    }
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     let mut round = 0;
     while Instant::now() < end {

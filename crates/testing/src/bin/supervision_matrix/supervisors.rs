@@ -106,7 +106,8 @@ pub(crate) fn second(env: &mut Env<'_>) -> String {
             owner.signal(Signal::CONT);
         }
         let word = if is_stopped { "while stopped" } else { "while serving" };
-        refusals.push(format!("{word}: refused, the holder named, {took:.1?}"));
+        let named = if env.has_log { "holder" } else { "address" };
+        refusals.push(format!("{word}: refused, the {named} named, {took:.1?}"));
     }
     wait_until("it answers", || try_ask(tree.port(), "list-tubes").is_some_and(|text| text.starts_with("OK")));
     client.check(format!("delete {id}\r\n"), "DELETED\r\n");
