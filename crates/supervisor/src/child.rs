@@ -21,7 +21,7 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 use crate::control::{Channel, Envelope};
-use crate::message::{FromChild, Instance, Instruction};
+use crate::message::{FailureCause, FromChild, Instance, Instruction};
 use crate::pages::Pages;
 use crate::sys;
 
@@ -101,6 +101,21 @@ pub enum ToChild {
     Say(Instruction),
 }
 
+/// Tells the supervisor why this process does not begin its work, after it has given its [`Child`] away.
+#[derive(Debug)]
+pub struct Reporter(Option<Channel>);
+
+impl Reporter {
+    /// Says that the process fails because of `reason`, with an exit code that decides what follows. If it cannot be
+    /// said, the exit code alone tells.
+    pub fn failed(&self, reason: &str) {
+        if let Some(channel) = &self.0 {
+            let failed = FromChild::Failed { cause: FailureCause::Other, reason: reason.to_owned() };
+            let _ = channel.send(&failed, &[]);
+        }
+    }
+}
+
 /// The control channel of this process.
 #[derive(Debug)]
 pub struct Child {
@@ -154,6 +169,12 @@ impl Child {
             listeners: descriptors.collect(),
         };
         Ok((Child { channel, links: BTreeMap::new() }, start))
+    }
+
+    /// Another handle for the last words of a start that fails.
+    #[must_use]
+    pub fn reporter(&self) -> Reporter {
+        Reporter(self.channel.as_fd().try_clone_to_owned().ok().map(Channel::from_socket))
     }
 
     /// The next message; `None` if none is there yet.

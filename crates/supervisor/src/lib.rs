@@ -39,7 +39,7 @@ pub use rules::{OnSlotFailed, RestartPolicy};
 pub use status::{ProcessStatus, Status, StatusError};
 
 #[cfg(target_os = "linux")]
-pub use child::{Child, ChildError, Start, ToChild};
+pub use child::{Child, ChildError, Reporter, Start, ToChild};
 #[cfg(target_os = "linux")]
 pub use pages::{PAGE_COUNTERS, Page, Pages, ServerPage};
 #[cfg(target_os = "linux")]

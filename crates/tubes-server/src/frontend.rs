@@ -36,7 +36,9 @@ const USAGE_NS: u64 = 100_000_000;
 
 /// Serves clients until the supervisor says to stop.
 pub(crate) fn serve(child: Child, start: Start) -> Result<(), ServeError> {
-    let mut frontend = Frontend::begin(child, start)?;
+    let reporter = child.reporter();
+    let mut frontend = Frontend::begin(child, start).inspect_err(|error| reporter.failed(&error.to_string()))?;
+    drop(reporter);
     let ended = frontend.run();
     if let Err(error) = &ended {
         let failed = FromChild::Failed { cause: FailureCause::Other, reason: error.to_string() };

@@ -29,7 +29,9 @@ const USAGE_NS: u64 = 100_000_000;
 
 /// Serves a slot until the supervisor says to stop.
 pub(crate) fn serve(child: Child, start: Start) -> Result<(), ServeError> {
-    let mut owner = Owner::begin(child, start)?;
+    let reporter = child.reporter();
+    let mut owner = Owner::begin(child, start).inspect_err(|error| reporter.failed(&error.to_string()))?;
+    drop(reporter);
     let ended = owner.run();
     if let Err(error) = &ended {
         let cause = if matches!(error, ServeError::Log(_)) { FailureCause::Write } else { FailureCause::Other };

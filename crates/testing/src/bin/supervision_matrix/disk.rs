@@ -209,7 +209,9 @@ pub(crate) fn damaged(env: &mut Env<'_>) -> String {
     let took = killed.elapsed();
     let failed = tree.slot(Role::Owner, 1);
     let failure = failed.failure.as_ref().map(ToString::to_string).unwrap_or_default();
-    assert!(failure.starts_with("exited with code 11"), "{failure}");
+    for word in ["exited with code 11: ", ".log", "offset"] {
+        assert!(failure.contains(word), "{failure:?} does not say {word:?}");
+    }
     assert_eq!((failed.generation, failed.restarts), (before.generation + 1, 1), "no restart loop");
     refused(&tree, id);
     assert_eq!(tree.slot(Role::Owner, 1), failed, "still none");

@@ -2,6 +2,8 @@
 //!
 //!     supervision_matrix target/verify/tenure --repeats 3
 //!
+//! `-` in the place of the path means the `tenure` beside this program.
+//!
 //! Each row starts a server, lets clients put, reserve and delete through all its frontends, brings a fault about (kills,
 //! system calls that strace makes fail, bytes in the middle of a link, full file systems), looks at what the server says
 //! and does, and has a ledger judge that nothing acknowledged is lost, doubled or executed twice. Rows run with and
@@ -94,7 +96,7 @@ struct Arguments {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
-    let mut arguments = Arguments { executable: PathBuf::from(words.next()?), repeats: 3, seed: 1, only: None };
+    let mut arguments = Arguments { executable: executable(&words.next()?), repeats: 3, seed: 1, only: None };
     while let Some(option) = words.next() {
         let value = words.next()?;
         match option.as_str() {
@@ -105,6 +107,13 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         }
     }
     Some(arguments)
+}
+
+fn executable(word: &str) -> PathBuf {
+    match std::env::current_exe() {
+        Ok(own) if word == "-" => own.with_file_name("tenure"),
+        _ => PathBuf::from(word),
+    }
 }
 
 fn main() -> ExitCode {
