@@ -177,9 +177,12 @@ fn owner(env: &mut Env<'_>, calls: &str) -> String {
     assert!(try_ask(tree.port(), "stats").is_some());
     answered(&tree, "list-tubes", "OK ");
     let counts = load.judge(&tree);
+    // The owner says what it has dropped when the link ends.
+    tree.kill(Role::Frontend, 0);
+    wait_until("the dropped frame is counted", || tree.server.stderr().contains(": 1 batch(es) meant for an earlier"));
     format!(
         "killed at call {call} ({last}), generation {} ready {ready:.0?}, others' p99 {quiet:.1?} -> {busy:.1?}, \
-         frame for the dead dropped; {counts}",
+         frame for the dead dropped and counted; {counts}",
         after.generation
     )
 }

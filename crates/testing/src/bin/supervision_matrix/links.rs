@@ -95,7 +95,10 @@ fn peer_of(inode: u32) -> io::Result<Option<u32>> {
 pub(crate) fn frame(link: Link, command: &str) -> Vec<u8> {
     let mut writer = Writer::new(link);
     ToOwner::Line(command.as_bytes()).write(1 << 40, &mut writer);
-    writer.sendable().to_vec()
+    writer.end_turn(None);
+    let bytes = writer.sendable().to_vec();
+    assert!(!bytes.is_empty(), "a batch with one message");
+    bytes
 }
 
 /// Writes into somebody's socket, without waiting and without a signal.
