@@ -728,7 +728,7 @@ impl World {
             return;
         }
         let (peer, number) = links[self.rng.below(links.len() as u64) as usize];
-        if self.broken.contains_key(&number) || !self.processes.get(&peer).is_some_and(|peer| !peer.gone) {
+        if self.broken.contains_key(&number) || self.processes.get(&peer).is_none_or(|peer| peer.gone) {
             return;
         }
         self.broken.insert(number, self.now_ns);

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, netlink, recv, send, socket};
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
+use testing::process::wait_until;
 use tubes_link::{Link, ToOwner, Writer};
 
 use crate::tree::Observed;
@@ -36,8 +37,12 @@ pub(crate) fn between(one: &Observed, other: &Observed) -> Result<Vec<OwnedFd>, 
 
 /// The link of two processes; they have exactly one.
 pub(crate) fn link(one: &Observed, other: &Observed) -> OwnedFd {
-    let mut found = between(one, other).unwrap_or_else(|what| panic!("{what}"));
-    assert_eq!(found.len(), 1, "links between processes {} and {}", one.pid, other.pid);
+    let mut found = Vec::new();
+    // A process is ready a moment before it has taken its links.
+    wait_until("two processes have one link", || {
+        found = between(one, other).unwrap_or_else(|what| panic!("{what}"));
+        found.len() == 1
+    });
     found.pop().expect("counted above")
 }
 
