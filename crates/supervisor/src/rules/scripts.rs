@@ -880,3 +880,23 @@ fn a_broken_link_is_replaced_once_and_ever_later() {
         "#]],
     );
 }
+
+/// S26: replies that a frontend had may be lost with it, so the end is not said to be in order.
+#[test]
+fn a_frontend_killed_during_the_stop_is_no_orderly_stop() {
+    check_started(
+        one_and_one(),
+        "500 stop
+         510 dies frontend 0
+         520 exits owner 0 0",
+        &expect![[r#"
+            500 # stopping
+            500 close the listeners
+            500 tell frontend 0.1: barrier within 6000 ms
+            510 tell owner 0.1: frontend 0.1 is gone
+            510 # frontend 0 stopped badly: was ended by signal 9
+            510 tell owner 0.1: stop within 9990 ms
+            520 finish: frontend 0 stopped badly
+        "#]],
+    );
+}

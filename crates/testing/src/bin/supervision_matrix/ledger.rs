@@ -235,3 +235,109 @@ impl Ledger {
         Err(wrong.join("; "))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A job that was put and acknowledged, of owner 0, as its first holder has it.
+    fn held(ledger: &Ledger) -> Held {
+        let body = ledger.putting(0);
+        ledger.put_answered(body, Some(64), Instant::now());
+        ledger.reserved(body, 64, Instant::now())
+    }
+
+    #[track_caller]
+    fn check_wrong(ledger: &Ledger, word: &str) {
+        let what = ledger.judge().expect_err(word);
+        assert!(what.contains(word), "{what:?} does not say {word:?}");
+    }
+
+    #[test]
+    fn a_history_in_order_is_judged_so() {
+        let ledger = Ledger::default();
+        let job = held(&ledger);
+        assert!(ledger.is_last(job));
+        ledger.deleting(job);
+        ledger.delete_answered(job, true);
+        // Without a reply: there or not.
+        ledger.putting(1);
+        // Refused, and not there.
+        let refused = ledger.putting(1);
+        ledger.put_answered(refused, None, Instant::now());
+        let kept = ledger.putting(1);
+        ledger.put_answered(kept, Some(65), Instant::now());
+        ledger.found(kept, 65, Instant::now());
+        assert_eq!(ledger.judge().unwrap(), "2 put, 1 deleted, 1 refused, 1 unknown");
+    }
+
+    #[test]
+    fn each_broken_promise_is_found() {
+        let ledger = Ledger::default();
+        held(&ledger);
+        check_wrong(&ledger, "is lost");
+
+        let ledger = Ledger::default();
+        let job = held(&ledger);
+        ledger.found(job.body, 64, Instant::now());
+        ledger.found(job.body, 64, Instant::now());
+        check_wrong(&ledger, "is there 2 times");
+
+        let ledger = Ledger::default();
+        let job = held(&ledger);
+        ledger.reserved(job.body, 128, Instant::now());
+        check_wrong(&ledger, "doubled");
+
+        let ledger = Ledger::default();
+        let job = held(&ledger);
+        ledger.delete_answered(job, true);
+        ledger.delete_answered(job, true);
+        check_wrong(&ledger, "deleted twice");
+
+        let ledger = Ledger::default();
+        let job = held(&ledger);
+        ledger.delete_answered(job, true);
+        ledger.found(job.body, 64, Instant::now());
+        check_wrong(&ledger, "there again");
+
+        let ledger = Ledger::default();
+        let refused = ledger.putting(0);
+        ledger.put_answered(refused, None, Instant::now());
+        ledger.found(refused, 64, Instant::now());
+        check_wrong(&ledger, "was refused and is there");
+
+        let ledger = Ledger::default();
+        ledger.found(77, 64, Instant::now());
+        check_wrong(&ledger, "nobody put");
+
+        let ledger = Ledger::default();
+        let job = held(&ledger);
+        ledger.reserved(job.body, 64, Instant::now());
+        ledger.holder_succeeded(job, ledger.is_last(job), "a touch");
+        check_wrong(&ledger, "although another client had it");
+
+        let ledger = Ledger::default();
+        ledger.drained();
+        let late = ledger.putting(0);
+        ledger.put_answered(late, Some(64), Instant::now());
+        check_wrong(&ledger, "drained");
+    }
+
+    #[test]
+    fn what_an_owner_without_a_log_had_may_be_lost_and_not_doubled() {
+        let ledger = Ledger::default();
+        let job = held(&ledger);
+        ledger.may_be_lost(0);
+        assert_eq!(ledger.live(), 0);
+        ledger.judge().unwrap();
+        ledger.found(job.body, 64, Instant::now());
+        ledger.judge().unwrap();
+        ledger.found(job.body, 64, Instant::now());
+        check_wrong(&ledger, "is there 2 times");
+        ledger.may_be_lost(0);
+        let of_the_other = ledger.putting(1);
+        ledger.put_answered(of_the_other, Some(65), Instant::now());
+        ledger.may_be_lost(0);
+        check_wrong(&ledger, "is lost");
+    }
+}
