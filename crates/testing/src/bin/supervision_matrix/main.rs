@@ -15,6 +15,7 @@
 
 mod breaks;
 mod deaths;
+mod diag;
 mod disk;
 mod ends;
 mod faults;

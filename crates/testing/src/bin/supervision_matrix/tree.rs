@@ -3,13 +3,13 @@
 //! Owns: the folders of the server, and its supervisor as a child.
 //! Never: knows a process by its number alone: each is held by a descriptor before anything is done to it.
 
-use std::collections::HashSet;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::diag;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use supervisor::rules::Condition;
@@ -193,7 +193,9 @@ impl Tree {
     fn is_at(&self, client: &Client, number: u16) -> bool {
         let address = rustix::net::getsockname(client).expect("address of a connected socket");
         let own = SocketAddrV4::try_from(address).expect("a loopback address").port();
-        self.slot(Role::Frontend, number).pid.is_some_and(|pid| clients_of(pid, self.port()).contains(&own))
+        let inode = diag::accepted(self.port(), own).expect("the kernel's account of a connection");
+        let pid = self.slot(Role::Frontend, number).pid;
+        pid.is_some_and(|pid| diag::sockets_of(pid).iter().any(|(_, found)| Some(*found) == inode))
     }
 
     /// SIGTERM, an end in order, and nothing left.
@@ -213,22 +215,6 @@ pub(crate) fn is_ready(process: &ProcessStatus) -> bool {
 pub(crate) fn children_of(pid: u32) -> Vec<Observed> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|pid| Observed::try_new(pid.parse().ok()?)).collect()
-}
-
-/// The ports of the clients whose connections to `port` the process has open.
-fn clients_of(pid: u32, port: u16) -> HashSet<u16> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return HashSet::new() };
-    let links = entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
-    let inode = |link: PathBuf| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned());
-    let own: HashSet<String> = links.filter_map(inode).collect();
-    let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    let rows = table.lines().skip(1).filter_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let port_of = |address: &str| u16::from_str_radix(address.split_once(':')?.1, 16).ok();
-        let is_open = *fields.get(3)? == "01" && port_of(fields.get(1)?)? == port;
-        (is_open && own.contains(*fields.get(9)?)).then_some(port_of(fields.get(2)?)?)
-    });
-    rows.collect()
 }
 
 /// A process that is not a child of ours, by a descriptor that can never mean another one.
