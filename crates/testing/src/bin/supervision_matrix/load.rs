@@ -273,6 +273,11 @@ impl<'a> Client<'a> {
             }
             return Ok(());
         }
+        // A job that has used up the space set aside for it stays as it is on a full disk.
+        if reply == "OUT_OF_MEMORY" && !is_delete {
+            self.held.push(held);
+            return Ok(());
+        }
         // Whoever holds a job and is still connected has it.
         if reply == "NOT_FOUND" {
             self.ledger.wrong(format!("{command:?} of job {} is answered NOT_FOUND to its holder", held.body));
