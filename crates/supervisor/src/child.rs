@@ -276,9 +276,10 @@ fn refuse_foreign_descriptors(own: &[i32]) -> Result<(), ChildError> {
     }
 }
 
-/// Signals to a whole terminal or control group reach every process; only the supervisor acts on them.
+/// Signals to a whole terminal or control group reach every process; only the supervisor acts on them. And where a limit of
+/// the file size is met, the write that meets it fails instead of ending the process.
 fn ignore_signals() -> io::Result<()> {
-    for signal in [SIGTERM, SIGINT, SIGUSR1] {
+    for signal in [SIGTERM, SIGINT, SIGUSR1, Signal::XFSZ.as_raw()] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     Ok(())

@@ -45,7 +45,7 @@ pub use pages::{PAGE_COUNTERS, Page, Pages, ServerPage};
 #[cfg(target_os = "linux")]
 pub use plan::OnEnded;
 #[cfg(target_os = "linux")]
-pub use shell::supervise;
+pub use shell::{Signals, supervise};
 #[cfg(target_os = "linux")]
 pub use status::{query, restart_slot};
 

@@ -118,8 +118,12 @@ pub fn make_private_folder(path: &Path, mode: u32) -> Result<(), LockError> {
     check_private_folder(path)
 }
 
-/// Whether only this account can write to the folder.
-pub(crate) fn check_private_folder(path: &Path) -> Result<(), LockError> {
+/// Checks that the folder is this account's and that nobody else can write to it.
+///
+/// # Errors
+///
+/// As [`make_private_folder`].
+pub fn check_private_folder(path: &Path) -> Result<(), LockError> {
     let found = std::fs::symlink_metadata(path).map_err(|source| LockError::Io {
         path: path.into(),
         action: "look at",

@@ -65,6 +65,9 @@ pub struct Plan {
     pub on_serving: Box<dyn FnMut()>,
     /// Seed for the spread of restart delays.
     pub seed: u64,
+    /// Handlers of signals that the caller has installed before it opened the listeners; else they are installed later.
+    #[cfg(target_os = "linux")]
+    pub signals: Option<crate::Signals>,
 }
 
 impl fmt::Debug for Plan {
@@ -104,6 +107,8 @@ impl Plan {
             on_ended: Box::new(|_, _| {}),
             on_serving: Box::new(|| {}),
             seed: u64::from(std::process::id()),
+            #[cfg(target_os = "linux")]
+            signals: None,
         }
     }
 }

@@ -30,7 +30,7 @@ use crate::status::{ProcessStatus, Status};
 use crate::sys;
 use operator::Operator;
 use process::Process;
-use signals::Signals;
+pub use signals::Signals;
 
 /// Most listeners, so that a start message can carry them.
 const LISTENERS_MAX: usize = crate::control::DESCRIPTORS_MAX - 8;
@@ -115,10 +115,12 @@ struct Shell {
 }
 
 impl Shell {
-    fn new(plan: Plan) -> Result<Shell, SuperviseError> {
+    fn new(mut plan: Plan) -> Result<Shell, SuperviseError> {
         let started_ns = boot_ns();
+        let install = |error| SuperviseError::System { action: "install signal handlers", source: error };
         let poll = Poll::new().map_err(SuperviseError::system("open an event queue"))?;
-        let signals = Signals::install(&poll).map_err(SuperviseError::system("install signal handlers"))?;
+        let mut signals = plan.signals.take().map_or_else(Signals::install, Ok).map_err(install)?;
+        signals.register(&poll).map_err(install)?;
         // Refused at once, and not at the first child, where it is missing.
         process::open_descriptor(rustix::process::getpid()).map_err(missing("process descriptors (pidfd_open)"))?;
         let pages =

@@ -6,19 +6,26 @@ use std::sync::atomic::AtomicBool;
 
 use mio::net::UnixStream;
 use mio::{Interest, Poll};
+use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1};
 
 use super::{TOKEN_DRAIN, TOKEN_STOP};
 
 /// Sockets on which the arrival of a signal can be read. The handlers only write one byte each.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub struct Signals {
     pub(super) stop: UnixStream,
     pub(super) drain: UnixStream,
 }
 
 impl Signals {
-    pub(super) fn install(poll: &Poll) -> io::Result<Signals> {
+    /// Installs the handlers. What arrives from here on is acted on once the server is supervised, so a server installs
+    /// them before anybody can know that it is there.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn install() -> io::Result<Signals> {
         let (stop, stop_writer) = std::os::unix::net::UnixStream::pair()?;
         let (drain, drain_writer) = std::os::unix::net::UnixStream::pair()?;
         signal_hook::low_level::pipe::register(SIGTERM, stop_writer.try_clone()?)?;
@@ -26,12 +33,16 @@ impl Signals {
         signal_hook::low_level::pipe::register(SIGUSR1, drain_writer)?;
         // A caller that ignores this signal would have the kernel reap the processes before their end is seen here.
         signal_hook::flag::register(SIGCHLD, Arc::new(AtomicBool::new(false)))?;
+        // A limit of the file size holds for the shared pages too; it then shows as an error.
+        signal_hook::flag::register(Signal::XFSZ.as_raw(), Arc::new(AtomicBool::new(false)))?;
         stop.set_nonblocking(true)?;
         drain.set_nonblocking(true)?;
-        let (mut stop, mut drain) = (UnixStream::from_std(stop), UnixStream::from_std(drain));
-        poll.registry().register(&mut stop, TOKEN_STOP, Interest::READABLE)?;
-        poll.registry().register(&mut drain, TOKEN_DRAIN, Interest::READABLE)?;
-        Ok(Signals { stop, drain })
+        Ok(Signals { stop: UnixStream::from_std(stop), drain: UnixStream::from_std(drain) })
+    }
+
+    pub(super) fn register(&mut self, poll: &Poll) -> io::Result<()> {
+        poll.registry().register(&mut self.stop, TOKEN_STOP, Interest::READABLE)?;
+        poll.registry().register(&mut self.drain, TOKEN_DRAIN, Interest::READABLE)
     }
 
     /// Whether the signal has arrived since the last question.
