@@ -243,6 +243,12 @@ impl Client {
         now_ns >= self.first_deadline().saturating_sub(super::MARGIN_NS)
     }
 
+    /// When the last second of a job it holds ends the wait, in ns; `u64::MAX` if nothing does. What a poll hears in that
+    /// second is the owners' to say: only they know whether a ready job is there.
+    pub(super) fn margin_of(&self, wait: &Wait) -> u64 {
+        if wait.is_poll { u64::MAX } else { self.first_deadline().saturating_sub(super::MARGIN_NS) }
+    }
+
     /// When something is due for it next, in ns; `u64::MAX` if nothing is.
     pub(super) fn next_due(&self) -> u64 {
         let mut due = self.stalled.as_ref().map_or(u64::MAX, |(_, until)| *until);
@@ -251,7 +257,7 @@ impl Client {
             // Its offers do not count any more.
             Some(Wait { ending: Some((_, close_at)), .. }) => due = due.min(*close_at),
             Some(wait) => {
-                due = due.min(wait.until).min(self.first_deadline().saturating_sub(super::MARGIN_NS));
+                due = due.min(wait.until).min(self.margin_of(wait));
                 if let Some(round) = &wait.round {
                     // While an offer is being accepted, the owner's answer is what comes next.
                     let accept_at = if round.accepting.is_some() { u64::MAX } else { round.accept_at };

@@ -1,7 +1,7 @@
 //! Reserves: when they end, and which of several owners' offers is accepted.
 
 use super::client::{Ending, OwnerSet, Pending, Round, Wait};
-use super::{ClientId, MARGIN_NS, OFFERS_NS, ROUNDS_MAX, Router, Wires};
+use super::{ClientId, OFFERS_NS, ROUNDS_MAX, Router, Wires};
 use crate::frame::FrameError;
 use crate::message::{Outcome, ToFrontend, ToOwner};
 use tubes_protocol::Reply;
@@ -290,7 +290,7 @@ impl Router {
                 }
                 return;
             }
-            None if client.first_deadline().saturating_sub(MARGIN_NS) <= now_ns => {
+            None if client.margin_of(wait) <= now_ns => {
                 return self.end_wait(now_ns, id, Ending::DeadlineSoon, wires);
             }
             None if wait.until <= now_ns => return self.end_wait(now_ns, id, Ending::TimedOut, wires),
