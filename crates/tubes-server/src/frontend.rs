@@ -18,7 +18,7 @@ use std::time::Duration;
 use supervisor::{Child, FailureCause, FromChild, Instance, Instruction, Pages, Role, Start, ToChild};
 use tubes_core::{Now, SessionId};
 use tubes_link::{ClientId, Link, Router, RouterOptions, ToFrontend, ToOwner, Wires};
-use tubes_protocol::{Command, Limits, Reply};
+use tubes_protocol::{Command, CommandCounts, Limits, Reply};
 
 const EVENTS_PER_TURN: usize = 1024;
 const CONTROL: Token = Token(OTHERS);
@@ -56,7 +56,6 @@ struct Frontend {
     ways: Ways,
     /// Listeners until the supervisor says "go".
     listeners: Vec<OwnedFd>,
-    base: Base,
     now: Now,
     usage_at: u64,
     /// Set by the barrier: when to end at the latest, in ns of the boot clock.
@@ -68,6 +67,9 @@ struct Ways {
     router: Router,
     links: Links,
     pages: Pages,
+    /// The slot of this frontend, whose page it writes.
+    slot: u16,
+    base: Base,
     limits_job: u32,
     /// Numbers of clients that can be given.
     free: Vec<u32>,
@@ -115,6 +117,11 @@ impl Wires for Reach<'_> {
 }
 
 impl Ways {
+    fn write_page(&self, counts: &CommandCounts) {
+        let page = self.pages.figures(Role::Frontend, self.slot);
+        pages::write_frontend(&page, &self.base, counts, self.router.gauges());
+    }
+
     /// Runs something on the router with all that it reaches.
     fn with<R>(&mut self, outputs: &mut Outputs, run: impl FnOnce(&mut Router, &mut Reach<'_>) -> R) -> R {
         let mut reach = Reach {
@@ -152,6 +159,11 @@ impl Backend for Ways {
     }
 
     fn command(&mut self, now: Now, session: SessionId, command: Command<'_>, outputs: &mut Outputs) {
+        if matches!(command, Command::Stats) {
+            // What this turn has counted is not in the page yet, and the command counts itself.
+            let counts = CommandCounts { stats: self.router.counts().stats + 1, ..*self.router.counts() };
+            self.write_page(&counts);
+        }
         self.with(outputs, |router, reach| router.command(now.boot_ns, ClientId(session.0), command, reach));
     }
 
@@ -225,6 +237,8 @@ impl Frontend {
             ),
             links: (0..start.owners).map(|_| None).collect(),
             pages: start.pages,
+            slot: start.instance.slot,
+            base,
             limits_job: options.max_job_size,
             free: Vec::new(),
             next: 0,
@@ -239,7 +253,6 @@ impl Frontend {
             clients,
             ways,
             listeners: start.listeners,
-            base,
             now,
             usage_at: 0,
             stopping_until: None,
@@ -373,7 +386,7 @@ impl Frontend {
     fn forget(&mut self, owner: usize, lost: &LinkLost) {
         if let Some(link) = self.ways.links[owner].take() {
             link.report_dropped(&self.instance);
-            self.base.add_link(link.writer.counts());
+            self.ways.base.add_link(link.writer.counts());
             match lost {
                 // It has ended; the supervisor says why.
                 LinkLost::Closed => tracing::debug!("{}: owner {owner} has ended", self.instance),
@@ -439,9 +452,9 @@ impl Frontend {
 
     fn write_page(&mut self) {
         let page = self.ways.pages.figures(Role::Frontend, self.instance.slot);
-        pages::write_frontend(&page, &self.base, self.ways.router.counts(), self.ways.router.gauges());
+        self.ways.write_page(self.ways.router.counts());
         let links = self.ways.links.iter().flatten();
-        pages::write_links(&page, &self.base, links.clone().map(|link| link.writer.counts()));
+        pages::write_links(&page, &self.ways.base, links.clone().map(|link| link.writer.counts()));
         pages::write_link_backlog(&page, links.map(|link| &link.writer));
         if self.now.boot_ns >= self.usage_at {
             self.usage_at = self.now.boot_ns + USAGE_NS;

@@ -86,8 +86,10 @@ mod linux {
     use std::io;
     use std::os::fd::OwnedFd;
     use std::path::{Path, PathBuf};
-    use supervisor::lock::{make_private_folder, memory_only_folder, memory_only_slot};
-    use supervisor::{Child, OnSlotFailed, Plan, RaiseGeneration, RestartPolicy, Role, generations_in_memory};
+    use supervisor::lock::{check_private_folder, make_private_folder, memory_only_folder, memory_only_slot};
+    use supervisor::{
+        Child, OnSlotFailed, Plan, RaiseGeneration, RestartPolicy, Role, Signals, SuperviseError, generations_in_memory,
+    };
     use tubes_core::PARTITIONS;
     use tubes_store::datadir::{self, DataDir};
     use tubes_store::manifest::Topology;
@@ -96,6 +98,7 @@ mod linux {
     pub(super) fn serve(options: &ServerOptions, multi: &MultiOptions) -> Result<(), ServeError> {
         let account = options.user.as_deref().map(privileges::find).transpose()?;
         let Opened { listeners, own_socket } = listen::open_all(options)?;
+        let signals = Signals::install().map_err(|source| ServeError::system("install signal handlers", source))?;
         let metrics = options.metrics.as_ref().map(Endpoint::open).transpose()?;
         if let Some(account) = account {
             account.switch()?;
@@ -150,6 +153,7 @@ mod linux {
         let has_log = options.log.is_some();
         plan.on_ended = Box::new(move |role, page| pages::end(page, role, has_log));
         plan.seed = u64::from_le_bytes(persistence::random_bytes()?);
+        plan.signals = Some(signals);
         let ended = supervisor::supervise(plan);
         // Held until here: no second server opens the directory while this one has processes.
         drop(kept.directory);
@@ -182,6 +186,10 @@ mod linux {
 
     impl Kept {
         fn open(settings: &LogSettings, multi: &MultiOptions) -> Result<Kept, ServeError> {
+            // Where others can write they could take the place of the status socket: seen before anything is made there.
+            if let Ok(directory) = std::fs::canonicalize(&settings.directory) {
+                check_private_folder(&directory).map_err(SuperviseError::from)?;
+            }
             let directory = open_when_free(&settings.directory, Topology::Multi(multi.owners))?;
             let manifest = directory.manifest().clone();
             let slots = (0..multi.owners)
@@ -210,7 +218,7 @@ mod linux {
                 single_ids_below: manifest.single_ids_below,
                 // The directory's own lock is held by this process.
                 lock: None,
-                status_socket: settings.directory.join("status.sock"),
+                status_socket: real_path(&settings.directory)?.join("status.sock"),
                 directory: Some(directory),
             })
         }
@@ -248,12 +256,19 @@ mod linux {
         Ok(datadir::open(directory, topology)?)
     }
 
-    /// Where this account keeps what ends with the machine's run: `$XDG_RUNTIME_DIR/tenure`, `/run/tenure` as root,
-    /// else a folder of its own below the temporary one.
+    fn real_path(directory: &Path) -> Result<PathBuf, ServeError> {
+        std::fs::canonicalize(directory).map_err(|source| ServeError::system("find the data directory", source))
+    }
+
+    /// Where this account keeps what ends with the machine's run: `$XDG_RUNTIME_DIR/tenure`, if that is this account's;
+    /// `/run/tenure` as root; else a folder of its own below the temporary one.
     fn runtime_directory() -> Result<PathBuf, ServeError> {
+        use std::os::unix::fs::MetadataExt;
         let own = rustix::process::geteuid().as_raw();
+        // After a switch of the account it names the folder of the former one.
+        let is_own = |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == own);
         let path = match std::env::var_os("XDG_RUNTIME_DIR") {
-            Some(directory) if Path::new(&directory).is_dir() => PathBuf::from(directory).join("tenure"),
+            Some(directory) if is_own(Path::new(&directory)) => PathBuf::from(directory).join("tenure"),
             _ if own == 0 && Path::new("/run").is_dir() => PathBuf::from("/run/tenure"),
             _ => std::env::temp_dir().join(format!("tenure-{own}")),
         };
