@@ -7,10 +7,12 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::ids::{self, Ids, Part, Replies, Requests};
 use crate::process::Address;
 
 /// How long a read waits before the test fails. No promise to users.
@@ -21,6 +23,15 @@ const READ_LIMIT: Duration = Duration::from_secs(60);
 pub struct Client {
     stream: Stream,
     received: Vec<u8>,
+    dense: Option<Dense>,
+}
+
+/// What makes ids dense on this connection.
+#[derive(Debug)]
+struct Dense {
+    ids: Arc<Ids>,
+    requests: Requests,
+    replies: Replies,
 }
 
 #[derive(Debug)]
@@ -61,10 +72,21 @@ impl Client {
                 Stream::Unix(stream)
             }
         };
-        Ok(Self { stream, received: Vec::new() })
+        Ok(Self { stream, received: Vec::new(), dense: None })
     }
 
-    /// Sends bytes as they are.
+    /// Connects to a server whose ids are not dense, and shows them as `ids` has them. A command with an id that an
+    /// answer may still bring is not sent before that answer has come.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub fn connect_with_ids(address: &Address, ids: Arc<Ids>) -> io::Result<Self> {
+        let dense = Dense { ids, requests: Requests::default(), replies: Replies::default() };
+        Ok(Self { dense: Some(dense), ..Self::connect(address)? })
+    }
+
+    /// Sends bytes as they are, but for ids.
     ///
     /// # Panics
     ///
@@ -76,19 +98,51 @@ impl Client {
         }
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes as they are, but for ids.
     ///
     /// # Errors
     ///
     /// If they cannot all be sent; how many were is unknown.
     pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(dense) = &mut self.dense else { return self.write(bytes) };
+        let (ids, mut requests) = (Arc::clone(&dense.ids), std::mem::take(&mut dense.requests));
+        let (mut input, mut ready) = (bytes, Vec::new());
+        while let Some(part) = requests.next(&mut input) {
+            match part {
+                Part::Bytes(bytes) => ready.extend(bytes),
+                Part::Id(digits) => {
+                    let mut has_ended = false;
+                    loop {
+                        let open = if has_ended { 0 } else { requests.open_puts(self.answered()) };
+                        if let Some(real) = ids::resolve(&ids, &digits, open) {
+                            ready.extend(real);
+                            break;
+                        }
+                        self.write(&ready)?;
+                        ready.clear();
+                        has_ended = self.receive()? == 0;
+                    }
+                }
+            }
+        }
+        if let Some(dense) = &mut self.dense {
+            dense.requests = requests;
+        }
+        self.write(&ready)
+    }
+
+    fn answered(&self) -> u64 {
+        self.dense.as_ref().map_or(0, |dense| dense.replies.answered)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.stream {
             Stream::Tcp(stream) => stream.write_all(bytes),
             Stream::Unix(stream) => stream.write_all(bytes),
         }
     }
 
-    /// Sends as much as the kernel takes without waiting, and returns how much that was.
+    /// Sends as much as the kernel takes without waiting, and returns how much that was. Ids are the server's.
     ///
     /// # Panics
     ///
@@ -111,6 +165,9 @@ impl Client {
     /// Ends the sending side; what the server still answers can be read.
     #[track_caller]
     pub fn half_close(&mut self) {
+        if let Some(rest) = self.dense.as_mut().map(|dense| dense.requests.rest()) {
+            drop(self.write(&rest));
+        }
         let result = match &self.stream {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
@@ -139,6 +196,13 @@ impl Client {
             }
         };
         self.received.truncate(start + *result.as_ref().unwrap_or(&0));
+        if let Some(dense) = &mut self.dense {
+            let raw = self.received.split_off(start);
+            dense.replies.push(&dense.ids, &raw, &mut self.received);
+            if matches!(result, Ok(0)) {
+                self.received.extend(dense.replies.rest());
+            }
+        }
         result
     }
 
@@ -267,16 +331,27 @@ impl Client {
     #[track_caller]
     pub fn converse(&mut self, bytes: &[u8]) -> Vec<u8> {
         let descriptor = self.as_fd().try_clone_to_owned().expect("a second descriptor");
+        let dense = self.dense.as_mut().map(|dense| (Arc::clone(&dense.ids), std::mem::take(&mut dense.requests)));
+        let progress = Progress { answered: Mutex::new(Some(self.answered())), more: Condvar::new() };
         std::thread::scope(|scope| {
+            let (progress, ended) = (&progress, EndsProgress(&progress));
             scope.spawn(move || {
                 // If the server closes early, the test finds out from what it got back.
                 let mut writer = std::fs::File::from(descriptor);
-                if writer.write_all(bytes).is_ok() {
+                let sent = match dense {
+                    None => writer.write_all(bytes),
+                    Some((ids, requests)) => write_with_ids(&mut writer, bytes, &ids, requests, progress),
+                };
+                if sent.is_ok() {
                     let _ = rustix::net::shutdown(&writer, rustix::net::Shutdown::Write);
                 }
             });
-            self.rest()
-        })
+            while self.receive_more() {
+                progress.set(Some(self.answered()));
+            }
+            drop(ended);
+        });
+        std::mem::take(&mut self.received)
     }
 
     /// Everything up to the end of the stream. A reset connection ends it too.
@@ -286,15 +361,17 @@ impl Client {
     /// If the server does not close within a minute.
     #[track_caller]
     pub fn rest(&mut self) -> Vec<u8> {
-        loop {
-            match self.receive() {
-                Ok(0) => return std::mem::take(&mut self.received),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                    return std::mem::take(&mut self.received);
-                }
-                Err(error) => panic!("the end expected, but after {}: {error}", readable(&self.received)),
-            }
+        while self.receive_more() {}
+        std::mem::take(&mut self.received)
+    }
+
+    /// Receives something; `false` at the end of the stream.
+    #[track_caller]
+    fn receive_more(&mut self) -> bool {
+        match self.receive() {
+            Ok(count) => count > 0,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => false,
+            Err(error) => panic!("the end expected, but after {}: {error}", readable(&self.received)),
         }
     }
 
@@ -340,4 +417,61 @@ impl AsFd for Client {
             Stream::Unix(stream) => stream.as_fd(),
         }
     }
+}
+
+/// How many answers have come; `None` at the end of the stream.
+struct Progress {
+    answered: Mutex<Option<u64>>,
+    more: Condvar,
+}
+
+impl Progress {
+    fn set(&self, answered: Option<u64>) {
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = answered;
+        self.more.notify_all();
+    }
+}
+
+/// Ends the wait of the sender when the receiver is done, also by a panic.
+struct EndsProgress<'a>(&'a Progress);
+
+impl Drop for EndsProgress<'_> {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
+
+/// Writes `bytes` with the server's ids, each as soon as it is known.
+fn write_with_ids(
+    writer: &mut impl Write,
+    mut bytes: &[u8],
+    ids: &Ids,
+    mut requests: Requests,
+    progress: &Progress,
+) -> io::Result<()> {
+    let mut ready = Vec::new();
+    while let Some(part) = requests.next(&mut bytes) {
+        let digits = match part {
+            Part::Bytes(bytes) => {
+                ready.extend(bytes);
+                continue;
+            }
+            Part::Id(digits) => digits,
+        };
+        let mut answered = *progress.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let open = answered.map_or(0, |answered| requests.open_puts(answered));
+            if let Some(real) = ids::resolve(ids, &digits, open) {
+                ready.extend(real);
+                break;
+            }
+            writer.write_all(&ready)?;
+            ready.clear();
+            let lock = progress.answered.lock().unwrap_or_else(PoisonError::into_inner);
+            let same = |now: &mut Option<u64>| *now == answered;
+            answered = *progress.more.wait_while(lock, same).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+    ready.extend(requests.rest());
+    writer.write_all(&ready)
 }

@@ -17,14 +17,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 use crate::client::Client;
+use crate::ids::Ids;
+use crate::proc;
 
 /// How long any wait of the harness may take before it is a failure. No promise to users: machines that run
 /// tests are slow.
@@ -135,6 +137,9 @@ pub struct Launch {
     wrapper: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     listen: Listen,
+    with_dense_ids: bool,
+    /// The ids that were given in the directory of the log.
+    logged_ids: Option<Arc<Ids>>,
 }
 
 impl Launch {
@@ -150,6 +155,8 @@ impl Launch {
             wrapper: Vec::new(),
             environment: Vec::new(),
             listen: Listen::FreePort,
+            with_dense_ids: false,
+            logged_ids: None,
         }
     }
 
@@ -189,8 +196,15 @@ impl Launch {
         self
     }
 
+    /// Shows the ids of the server as dense ones to its clients: see [`crate::ids`].
+    pub fn with_dense_ids(mut self) -> Self {
+        self.with_dense_ids = true;
+        self
+    }
+
     /// Keeps a log in `folder` (`-b`).
-    pub fn log_in(self, folder: &Path) -> Self {
+    pub fn log_in(mut self, folder: &Path) -> Self {
+        self.logged_ids = Some(Arc::default());
         self.with([OsStr::new("-b"), folder.as_os_str()])
     }
 
@@ -235,7 +249,7 @@ impl Launch {
             let (mut server, address) = self.spawn(stdin());
             let free_port = matches!(self.listen, Listen::FreePort | Listen::FreePortOnly);
             match server.wait_until_listening(&address) {
-                Ok(()) => return Server { process: server, address },
+                Ok(()) => return self.server(server, address),
                 Err(Some(status)) if free_port && status.code() == Some(111) => {}
                 Err(Some(status)) => panic!("{server:?} ended with {status} before it listened"),
                 Err(None) => panic!("{server:?} does not listen on {address:?} after {OUTER_LIMIT:?}"),
@@ -247,14 +261,19 @@ impl Launch {
     #[track_caller]
     pub fn spawn_only(&self) -> Server {
         let (process, address) = self.spawn(Stdio::null());
-        Server { process, address }
+        self.server(process, address)
     }
 
     /// As [`Launch::spawn_only`], with `socket` as descriptor 0.
     #[track_caller]
     pub fn spawn_only_with_stdin(&self, socket: OwnedFd) -> Server {
         let (process, address) = self.spawn(socket.into());
-        Server { process, address }
+        self.server(process, address)
+    }
+
+    fn server(&self, process: Process, address: Address) -> Server {
+        let ids = self.with_dense_ids.then(|| self.logged_ids.clone().unwrap_or_default());
+        Server { process, address, ids }
     }
 
     /// Runs to its end a server that is expected to refuse, or a subcommand.
@@ -313,6 +332,8 @@ impl Launch {
                 command.env_remove(name);
             }
         }
+        // What a server without a log keeps while it runs goes with it.
+        command.env("XDG_RUNTIME_DIR", folder.path());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let started = Instant::now();
         let child = command.spawn().unwrap_or_else(|error| {
@@ -368,6 +389,11 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
+    /// Those that it has started, if it runs.
+    fn children(&self) -> Vec<OwnedFd> {
+        if self.status.is_some() { Vec::new() } else { proc::open(proc::children(self.child.id())) }
+    }
+
     /// Reaps the process if it has ended.
     fn ended(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
@@ -418,7 +444,7 @@ impl Process {
     fn wait_until_listening(&mut self, address: &Address) -> Result<(), Option<ExitStatus>> {
         let deadline = Instant::now() + OUTER_LIMIT;
         loop {
-            if is_listening(self.child.id(), address) {
+            if proc::is_listening(self.child.id(), address) {
                 return Ok(());
             }
             // The kernel has no event for "that process listens", so look again soon; the end of the process is
@@ -436,8 +462,13 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
+            let children = self.children();
             drop(self.child.kill());
             drop(self.child.wait());
+            // They end with it; a test that fails because they do not would hide why it is ending here.
+            for child in children {
+                let _ = proc::wait_for_end(&child, Duration::from_secs(10));
+            }
         }
     }
 }
@@ -447,6 +478,7 @@ impl Drop for Process {
 pub struct Server {
     process: Process,
     address: Address,
+    ids: Option<Arc<Ids>>,
 }
 
 impl Server {
@@ -478,7 +510,11 @@ impl Server {
     /// If the connection is refused.
     #[track_caller]
     pub fn connect(&self) -> Client {
-        match Client::connect(&self.address) {
+        let client = match &self.ids {
+            None => Client::connect(&self.address),
+            Some(ids) => Client::connect_with_ids(&self.address, Arc::clone(ids)),
+        };
+        match client {
             Ok(client) => client,
             Err(error) => panic!("cannot connect to {:?}: {error}; {:?}", self.address, self.process),
         }
@@ -511,6 +547,14 @@ impl Server {
         self.process.signal(signal);
     }
 
+    /// Sends a signal to each of its processes.
+    #[track_caller]
+    pub fn signal_each(&mut self, signal: Signal) {
+        for process in proc::open(self.processes()) {
+            pidfd_send_signal(&process, signal).expect("signal to a running process");
+        }
+    }
+
     /// SIGTERM, then waits for the end.
     #[track_caller]
     pub fn terminate(&mut self) -> ExitStatus {
@@ -518,11 +562,16 @@ impl Server {
         self.process.wait()
     }
 
-    /// SIGKILL, then waits for the end.
+    /// SIGKILL, then waits for the end. If it has processes, those end with it, and are waited for too.
     #[track_caller]
     pub fn kill(&mut self) -> ExitStatus {
+        let children = self.process.children();
         self.process.signal(Signal::KILL);
-        self.process.wait()
+        let status = self.process.wait();
+        for child in children {
+            assert!(proc::wait_for_end(&child, OUTER_LIMIT), "a process outlives {self:?}");
+        }
+        status
     }
 
     /// Waits until it ends by itself.
@@ -546,6 +595,13 @@ impl Server {
         self.process.stdout()
     }
 
+    /// Its processes: the one that was started, then those that it has started.
+    pub fn processes(&self) -> Vec<u32> {
+        let mut all = vec![self.pid()];
+        all.extend(proc::children(self.pid()));
+        all
+    }
+
     /// The value of a line of `/proc/PID/status`, without the white space around it.
     ///
     /// # Panics
@@ -553,41 +609,37 @@ impl Server {
     /// If the process or the line is gone.
     #[track_caller]
     pub fn status(&self, name: &str) -> String {
-        let text = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("status of a running server");
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        value.unwrap_or_else(|| panic!("no {name} in the status file")).trim().to_owned()
+        proc::status(self.pid(), name)
     }
 
-    /// Resident memory in bytes.
+    /// As [`Server::status`], of each of its processes.
+    #[track_caller]
+    pub fn statuses(&self, name: &str) -> Vec<String> {
+        self.processes().into_iter().map(|pid| proc::status(pid, name)).collect()
+    }
+
+    /// Resident memory of all its processes in bytes.
     #[track_caller]
     pub fn resident(&self) -> u64 {
-        let value = self.status("VmRSS");
-        let kibibytes = value.strip_suffix(" kB").and_then(|number| number.trim().parse::<u64>().ok());
-        kibibytes.unwrap_or_else(|| panic!("cannot read VmRSS {value:?}")) * 1024
+        self.processes().into_iter().map(proc::resident).sum()
     }
 
-    /// CPU time of all its threads so far.
+    /// CPU time of all threads of its processes so far.
     #[track_caller]
     pub fn cpu(&self) -> Duration {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("threads of a running server");
-        let nanoseconds = threads.filter_map(|thread| {
-            // A thread that ended between the two looks has no file any more.
-            let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
-            text.split(' ').next()?.parse::<u64>().ok()
-        });
-        Duration::from_nanos(nanoseconds.sum())
+        self.processes().into_iter().map(proc::cpu).sum()
     }
 
-    /// The number of descriptors it has open.
+    /// The number of descriptors that each of its processes has open.
     #[track_caller]
-    pub fn descriptors(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("descriptors of a running server").count()
+    pub fn descriptors(&self) -> Vec<usize> {
+        self.processes().into_iter().map(proc::descriptors).collect()
     }
 
     /// The addresses of all TCP sockets it listens on.
     pub fn listening_addresses(&self) -> Vec<SocketAddr> {
-        let own = socket_inodes(self.pid());
-        listening_tcp().into_iter().filter(|(_, inode)| own.contains(inode)).map(|(address, _)| address).collect()
+        let own = proc::socket_inodes(self.pid());
+        proc::listening_tcp().into_iter().filter(|(_, inode)| own.contains(inode)).map(|(address, _)| address).collect()
     }
 }
 
@@ -608,65 +660,6 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 fn lossy(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
-}
-
-/// Whether process `pid` itself has a listening socket at `address`. A mere connection could reach another
-/// server that took the port first.
-fn is_listening(pid: u32, address: &Address) -> bool {
-    let own = socket_inodes(pid);
-    // The tables below hold every socket of the machine: not worth reading before the process has one.
-    if own.is_empty() {
-        return false;
-    }
-    match address {
-        Address::Tcp(address) => listening_tcp().iter().any(|(at, inode)| {
-            let same_place = at.ip() == address.ip() || at.ip().is_unspecified();
-            at.port() == address.port() && same_place && own.contains(inode)
-        }),
-        Address::Unix(path) => {
-            let Ok(table) = fs::read_to_string("/proc/net/unix") else { return false };
-            table.lines().skip(1).any(|line| {
-                // Num RefCount Protocol Flags Type St Inode Path; flag 10000 marks a listening socket.
-                let mut fields = line.split_whitespace();
-                let listens = fields.nth(3) == Some("00010000");
-                let inode = fields.nth(2).and_then(|inode| inode.parse().ok());
-                let same_path = fields.next().is_some_and(|at| Path::new(at) == path);
-                listens && same_path && inode.is_some_and(|inode| own.contains(&inode))
-            })
-        }
-    }
-}
-
-/// The inodes of all sockets that `pid` has open; empty if it is gone.
-fn socket_inodes(pid: u32) -> HashSet<u64> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return HashSet::new() };
-    let links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    links.filter_map(|link| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).collect()
-}
-
-/// All listening TCP sockets of this network namespace with their inodes.
-fn listening_tcp() -> Vec<(SocketAddr, u64)> {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let tables = [read("/proc/net/tcp"), read("/proc/net/tcp6")];
-    tables.iter().flat_map(|table| table.lines().skip(1).filter_map(listening_row)).collect()
-}
-
-/// Reads `sl local_address rem_address st … inode` if the state is LISTEN.
-fn listening_row(line: &str) -> Option<(SocketAddr, u64)> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    if *fields.get(3)? != "0A" {
-        return None;
-    }
-    let (host, port) = fields.get(1)?.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    // Each group of eight digits is a word in the machine's byte order.
-    let words = host.as_bytes().chunks(8).map(|word| u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok());
-    let bytes: Vec<u8> = words.collect::<Option<Vec<u32>>>()?.into_iter().flat_map(u32::to_ne_bytes).collect();
-    let address: SocketAddr = match <[u8; 4]>::try_from(bytes.as_slice()) {
-        Ok(four) => (four, port).into(),
-        Err(_) => (<[u8; 16]>::try_from(bytes.as_slice()).ok()?, port).into(),
-    };
-    Some((address, fields.get(9)?.parse().ok()?))
 }
 
 /// Runs a command of the machine to its end and returns what it printed.

@@ -1,6 +1,6 @@
 //! The texts of `stats…` and `list…`: keys, their order, quoting, and the counted length.
 
-use super::{server, tubes};
+use super::{Mode, in_both_modes};
 
 /// Splits a dictionary into keys and values, checking all that simple parsers rely on.
 #[track_caller]
@@ -25,9 +25,9 @@ fn is_quoted(text: &str) -> bool {
     text.len() > 2 && text.starts_with('"') && text.ends_with('"') && !text[1..text.len() - 1].contains('"')
 }
 
-#[test]
-fn stats_job_is_exactly_this() {
-    let server = server();
+in_both_modes!(stats_job_is_exactly_this);
+fn stats_job_is_exactly_this(mode: Mode) {
+    let server = mode.server();
     server.check(
         "use some-tube\r\nput 7 0 120 3\r\nabc\r\nstats-job 1\r\n",
         "USING some-tube\r\nINSERTED 1\r\nOK 149\r\n---\nid: 1\ntube: \"some-tube\"\nstate: ready\npri: 7\nage: 0\ndelay: 0\nttr: 120\n\
@@ -52,9 +52,9 @@ fn stats_job_is_exactly_this() {
     );
 }
 
-#[test]
-fn stats_tube_is_exactly_this() {
-    server().check(
+in_both_modes!(stats_tube_is_exactly_this);
+fn stats_tube_is_exactly_this(mode: Mode) {
+    mode.server().check(
         "use t\r\nstats-tube t\r\n",
         "USING t\r\nOK 261\r\n---\nname: \"t\"\ncurrent-jobs-urgent: 0\ncurrent-jobs-ready: 0\ncurrent-jobs-reserved: 0\n\
          current-jobs-delayed: 0\ncurrent-jobs-buried: 0\ntotal-jobs: 0\ncurrent-using: 1\ncurrent-watching: 0\n\
@@ -62,9 +62,9 @@ fn stats_tube_is_exactly_this() {
     );
 }
 
-#[test]
-fn names_are_quoted_in_statistics_and_bare_in_lists() {
-    let server = server();
+in_both_modes!(names_are_quoted_in_statistics_and_bare_in_lists);
+fn names_are_quoted_in_statistics_and_bare_in_lists(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     for name in ["0123", "true", "a;b", "(x)", "$_.", "1e5", "~", "null"] {
         if name == "~" {
@@ -132,16 +132,16 @@ const STATS_KEYS: [&str; 50] = [
     "os",
 ];
 
-#[test]
-fn stats_has_exactly_these_keys_in_this_order() {
-    let server = server();
+in_both_modes!(stats_has_exactly_these_keys_in_this_order);
+fn stats_has_exactly_these_keys_in_this_order(mode: Mode) {
+    let server = mode.server();
     let text = server.connect().text("stats");
     assert_eq!(keys(&text), [&STATS_KEYS[..], &["platform"]].concat());
 }
 
-#[test]
-fn the_values_of_a_fresh_server_are_as_documented() {
-    let server = server();
+in_both_modes!(the_values_of_a_fresh_server_are_as_documented);
+fn the_values_of_a_fresh_server_are_as_documented(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     let text = client.text("stats");
     let is = |key: &str, expected: &str| assert_eq!(value(&text, key), expected, "{key}");
@@ -178,11 +178,11 @@ fn the_values_of_a_fresh_server_are_as_documented() {
     }
 }
 
+in_both_modes!(the_id_is_16_hex_digits_that_no_parser_takes_for_a_number);
 /// Simple parsers turn what looks like a number into one, and `12e34567` into infinity.
-#[test]
-fn the_id_is_16_hex_digits_that_no_parser_takes_for_a_number() {
+fn the_id_is_16_hex_digits_that_no_parser_takes_for_a_number(mode: Mode) {
     for _ in 0..30 {
-        let server = server();
+        let server = mode.server();
         let mut client = server.connect();
         let id = client.stat("stats", "id");
         assert_eq!(id.len(), 16, "{id}");
@@ -192,18 +192,18 @@ fn the_id_is_16_hex_digits_that_no_parser_takes_for_a_number() {
     }
 }
 
-#[test]
-fn the_id_is_drawn_once_per_data_directory_and_else_once_per_start() {
+in_both_modes!(the_id_is_drawn_once_per_data_directory_and_else_once_per_start);
+fn the_id_is_drawn_once_per_data_directory_and_else_once_per_start(mode: Mode) {
     let folder = testing::process::Folder::new();
     let id = |launch: &testing::process::Launch| launch.start().connect().stat("stats", "id");
-    let logged = tubes().log_in(folder.path());
+    let logged = mode.tubes().log_in(folder.path());
     assert_eq!(id(&logged), id(&logged));
-    assert_ne!(id(&tubes()), id(&tubes()));
+    assert_ne!(id(&mode.tubes()), id(&mode.tubes()));
 }
 
-#[test]
-fn the_counted_length_leaves_out_the_final_line_end() {
-    let server = server();
+in_both_modes!(the_counted_length_leaves_out_the_final_line_end);
+fn the_counted_length_leaves_out_the_final_line_end(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
     for command in ["stats", "stats-job 1", "stats-tube default", "list-tubes", "list-tubes-watched"] {

@@ -4,11 +4,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use testing::client::Client;
 use testing::process::{Address, free_port, wait_until};
 
-use super::{server, tubes};
+use super::{Mode, in_both_modes};
 
-#[test]
-fn drain_refuses_only_put_and_is_shown() {
-    let mut server = server();
+in_both_modes!(drain_refuses_only_put_and_is_shown);
+fn drain_refuses_only_put_and_is_shown(mode: Mode) {
+    let mut server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 60 1\r\na\r\nput 0 0 60 1\r\nb\r\n", "INSERTED 1\r\nINSERTED 2\r\n");
     client.check_stats("stats", &[("draining", "false")]);
@@ -26,10 +26,10 @@ fn drain_refuses_only_put_and_is_shown() {
     client.check_stats("stats", &[("total-jobs", "2"), ("draining", "true")]);
 }
 
-#[test]
-fn a_restart_ends_drain() {
+in_both_modes!(a_restart_ends_drain);
+fn a_restart_ends_drain(mode: Mode) {
     let folder = testing::process::Folder::new();
-    let launch = tubes().log_in(folder.path());
+    let launch = mode.tubes().log_in(folder.path());
     let mut server = launch.start();
     server.signal(Signal::USR1);
     let mut client = server.connect();
@@ -40,9 +40,9 @@ fn a_restart_ends_drain() {
     server.check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
 }
 
-#[test]
-fn a_put_whose_body_comes_during_drain_is_refused() {
-    let mut server = server();
+in_both_modes!(a_put_whose_body_comes_during_drain_is_refused);
+fn a_put_whose_body_comes_during_drain_is_refused(mode: Mode) {
+    let mut server = mode.server();
     let (mut slow, mut monitor) = (server.connect(), server.connect());
     slow.send("put 0 0 60 5\r\nhe");
     server.check("list-tube-used\r\n", "USING default\r\n");
@@ -51,11 +51,11 @@ fn a_put_whose_body_comes_during_drain_is_refused() {
     slow.check("llo\r\n", "DRAINING\r\n");
 }
 
-#[test]
-fn sigterm_and_sigint_stop_in_order_with_status_0() {
+in_both_modes!(sigterm_and_sigint_stop_in_order_with_status_0);
+fn sigterm_and_sigint_stop_in_order_with_status_0(mode: Mode) {
     for signal in [Signal::TERM, Signal::INT] {
         let folder = testing::process::Folder::new();
-        for launch in [tubes(), tubes().log_in(folder.path()), tubes().called_beanstalkd()] {
+        for launch in [mode.tubes(), mode.tubes().log_in(folder.path()), mode.tubes().called_beanstalkd()] {
             let mut server = launch.start();
             let (mut waiting, mut client) = (server.connect(), server.connect());
             waiting.send("reserve\r\n");
@@ -70,11 +70,12 @@ fn sigterm_and_sigint_stop_in_order_with_status_0() {
     }
 }
 
-#[test]
-fn it_stops_in_order_as_the_first_process_of_a_namespace() {
+in_both_modes!(it_stops_in_order_as_the_first_process_of_a_namespace);
+fn it_stops_in_order_as_the_first_process_of_a_namespace(mode: Mode) {
     let port = free_port();
     let address = Address::Tcp((std::net::Ipv4Addr::LOCALHOST, port).into());
-    let mut server = tubes()
+    let mut server = mode
+        .tubes()
         .through(["unshare", "--pid", "--fork", "--kill-child"])
         .with(["-l", "127.0.0.1", "-p", &port.to_string()])
         .on_given_address(address.clone())
@@ -95,9 +96,9 @@ fn it_stops_in_order_as_the_first_process_of_a_namespace() {
     client.expect_end();
 }
 
-#[test]
-fn sigpipe_is_ignored() {
-    let server = server();
+in_both_modes!(sigpipe_is_ignored);
+fn sigpipe_is_ignored(mode: Mode) {
+    let server = mode.server();
     let ignored = u64::from_str_radix(&server.status("SigIgn"), 16).expect("a mask");
     assert_ne!(ignored & (1 << (13 - 1)), 0, "SigIgn {ignored:x}");
     // Clients that go away with answers under way.
@@ -109,26 +110,26 @@ fn sigpipe_is_ignored() {
     server.check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
 }
 
-#[test]
-fn a_stopped_and_continued_server_goes_on() {
-    let mut server = server();
+in_both_modes!(a_stopped_and_continued_server_goes_on);
+fn a_stopped_and_continued_server_goes_on(mode: Mode) {
+    let mut server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 1 1\r\na\r\nreserve\r\n", "INSERTED 1\r\nRESERVED 1 1\r\na\r\n");
-    server.signal(Signal::STOP);
-    wait_until("stopped", || server.status("State").starts_with('T'));
+    server.signal_each(Signal::STOP);
+    wait_until("stopped", || server.statuses("State").iter().all(|state| state.starts_with('T')));
     client.send("list-tube-used\r\n");
     client.expect_silence(std::time::Duration::from_millis(1200));
-    server.signal(Signal::CONT);
+    server.signal_each(Signal::CONT);
     client.expect("USING default\r\n");
     // What became due meanwhile is due at once.
     wait_until("expired", || client.stat("stats", "job-timeouts") == "1");
 }
 
-#[test]
-fn the_port_is_free_again_right_after_the_end() {
+in_both_modes!(the_port_is_free_again_right_after_the_end);
+fn the_port_is_free_again_right_after_the_end(mode: Mode) {
     let port = free_port();
     let address = Address::Tcp((std::net::Ipv4Addr::LOCALHOST, port).into());
-    let launch = tubes().with(["-l", "127.0.0.1", "-p", &port.to_string()]).on_given_address(address);
+    let launch = mode.tubes().with(["-l", "127.0.0.1", "-p", &port.to_string()]).on_given_address(address);
     for _ in 0..3 {
         let mut server = launch.start();
         // A connection that the server closes first leaves its port in a waiting state of the kernel.

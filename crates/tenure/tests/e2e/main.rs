@@ -1,8 +1,8 @@
 //! The contract of the queue server, over real sockets against the real executable.
 //!
-//! One binary, one module per topic; every test starts a server of its own. Expectations are written out byte for
-//! byte. Comments cite the part of the contract a test is about: framing, commands, connections, scheduling,
-//! formats, options, log, security.
+//! One binary, one module per topic; every test starts a server of its own, most of them one of a single process and one
+//! of several: see [`mode`]. Expectations are written out byte for byte. Comments cite the part of the contract a test is
+//! about: framing, commands, connections, scheduling, formats, options, log, security.
 //!
 //! `TENURE_TEST_SERVER=/usr/bin/beanstalkd` runs them against the original instead, to see where it differs: each
 //! failure then must be a difference that the compatibility matrix lists.
@@ -15,6 +15,7 @@ mod large_bodies;
 mod log;
 mod memory;
 mod metrics;
+mod mode;
 mod multi;
 mod multi_configuration;
 mod options;
@@ -34,7 +35,9 @@ mod tubes_and_pause;
 use std::time::{Duration, Instant};
 
 use testing::client::Client;
-use testing::process::{Launch, Server, wait_until};
+use testing::process::{Launch, wait_until};
+
+use mode::{Mode, in_both_modes};
 
 /// Timed answers come at most 50 ms late on an idle machine; promises of time are tested at ten times their value.
 const LATE_MAX: Duration = Duration::from_millis(500);
@@ -42,12 +45,6 @@ const LATE_MAX: Duration = Duration::from_millis(500);
 /// How to start the executable of this build as `tenure tubes`.
 fn tubes() -> Launch {
     Launch::new(env!("CARGO_BIN_EXE_tenure"))
-}
-
-/// A running server without a log.
-#[track_caller]
-fn server() -> Server {
-    tubes().start()
 }
 
 /// Waits until `count` clients of `server` wait in a reserve, asking through `monitor`.

@@ -1,13 +1,14 @@
 //! Memory behind a backlog (GT12): what a million jobs took is given back when they are gone.
 
-use super::server;
+use super::{Mode, in_both_modes};
 
-#[test]
-fn memory_returns_near_its_start_behind_a_consumed_backlog() {
+in_both_modes!(memory_returns_near_its_start_behind_a_consumed_backlog);
+fn memory_returns_near_its_start_behind_a_consumed_backlog(mode: Mode) {
     const JOBS: u64 = 200_000;
     const BATCH: u64 = 1000;
-    let server = server();
+    let server = mode.server();
     let mut client = server.connect();
+    client.check("list-tube-used\r\n", "USING default\r\n");
     let start = server.resident();
     for first in (1..=JOBS).step_by(BATCH as usize) {
         let ids = first..first + BATCH;

@@ -8,6 +8,7 @@ mod jobs;
 mod kills;
 mod life;
 mod load;
+mod places;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;

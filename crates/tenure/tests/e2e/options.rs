@@ -2,15 +2,9 @@
 
 use std::ffi::OsStr;
 
-use testing::process::{Finished, Folder, Launch};
+use testing::process::{Folder, Launch};
 
-use super::tubes;
-
-/// Runs the server with arguments that it is expected to refuse or to answer.
-#[track_caller]
-fn run(arguments: &[&str]) -> Finished {
-    tubes().with(arguments).finish()
-}
+use super::{Mode, in_both_modes, tubes};
 
 /// Checks one line of `stats` of a server started like this.
 #[track_caller]
@@ -19,6 +13,7 @@ fn check_stat(launch: &Launch, key: &str, expected: &str) {
     assert_eq!(server.connect().stat("stats", key), expected, "{key}");
 }
 
+/// Ends before it matters how many processes there would be.
 #[test]
 fn help_is_printed_and_ends_with_0() {
     for launch in [tubes().with(["-h"]), tubes().with(["-h"]).called_beanstalkd()] {
@@ -32,6 +27,7 @@ fn help_is_printed_and_ends_with_0() {
     }
 }
 
+/// Ends before it matters how many processes there would be.
 #[test]
 fn the_version_is_printed_and_ends_with_0() {
     for launch in [tubes().with(["-v"]), tubes().with(["-v"]).called_beanstalkd()] {
@@ -42,6 +38,7 @@ fn the_version_is_printed_and_ends_with_0() {
     }
 }
 
+/// Ends before it matters how many processes there would be.
 #[test]
 fn wrong_usage_ends_with_5() {
     let wrong: [&[&str]; 16] = [
@@ -72,9 +69,9 @@ fn wrong_usage_ends_with_5() {
     }
 }
 
-#[test]
-fn values_may_be_attached_or_separate_and_flags_bundled() {
-    for launch in [tubes(), tubes().called_beanstalkd()] {
+in_both_modes!(values_may_be_attached_or_separate_and_flags_bundled);
+fn values_may_be_attached_or_separate_and_flags_bundled(mode: Mode) {
+    for launch in [mode.tubes(), mode.tubes().called_beanstalkd()] {
         check_stat(&launch.clone().with(["-z", "1234"]), "max-job-size", "1234");
         check_stat(&launch.clone().with(["-z1234"]), "max-job-size", "1234");
         check_stat(&launch.clone().with(["-Vz1234"]), "max-job-size", "1234");
@@ -87,18 +84,18 @@ fn values_may_be_attached_or_separate_and_flags_bundled() {
     }
 }
 
-#[test]
-fn the_job_size_is_capped_with_a_warning() {
-    let server = tubes().with(["-z", "1073741825"]).start();
+in_both_modes!(the_job_size_is_capped_with_a_warning);
+fn the_job_size_is_capped_with_a_warning(mode: Mode) {
+    let server = mode.tubes().with(["-z", "1073741825"]).start();
     assert_eq!(server.connect().stat("stats", "max-job-size"), "1073741824");
     assert!(server.stderr().contains("1073741824"), "{}", server.stderr());
-    let quiet = tubes().with(["-z", "1073741824"]).start();
+    let quiet = mode.tubes().with(["-z", "1073741824"]).start();
     assert_eq!(quiet.connect().stat("stats", "max-job-size"), "1073741824");
 }
 
-#[test]
-fn c_and_n_are_taken_with_a_warning() {
-    for launch in [tubes(), tubes().called_beanstalkd()] {
+in_both_modes!(c_and_n_are_taken_with_a_warning);
+fn c_and_n_are_taken_with_a_warning(mode: Mode) {
+    for launch in [mode.tubes(), mode.tubes().called_beanstalkd()] {
         for flag in ["-c", "-n"] {
             let server = launch.clone().with([flag]).start();
             server.check("list-tube-used\r\n", "USING default\r\n");
@@ -108,10 +105,10 @@ fn c_and_n_are_taken_with_a_warning() {
     }
 }
 
-#[test]
-fn more_is_logged_with_each_v() {
+in_both_modes!(more_is_logged_with_each_v);
+fn more_is_logged_with_each_v(mode: Mode) {
     let lines = |arguments: &[&str]| {
-        let mut server = tubes().with(arguments).start();
+        let mut server = mode.tubes().with(arguments).start();
         server.check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
         server.terminate();
         server.stderr().lines().count()
@@ -119,10 +116,10 @@ fn more_is_logged_with_each_v() {
     assert!(lines(&["-VVV"]) > lines(&[]), "-V changes nothing");
 }
 
-#[test]
-fn no_log_is_kept_by_default() {
+in_both_modes!(no_log_is_kept_by_default);
+fn no_log_is_kept_by_default(mode: Mode) {
     let folder = Folder::new();
-    for launch in [tubes(), tubes().called_beanstalkd()] {
+    for launch in [mode.tubes(), mode.tubes().called_beanstalkd()] {
         let inside = ["sh".as_ref(), "-c".as_ref(), "cd \"$0\" && exec \"$@\"".as_ref(), folder.path().as_os_str()];
         let mut server = launch.through(inside).start();
         server.check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
@@ -133,11 +130,11 @@ fn no_log_is_kept_by_default() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-#[test]
-fn neither_environment_nor_configuration_files_are_read() {
+in_both_modes!(neither_environment_nor_configuration_files_are_read);
+fn neither_environment_nor_configuration_files_are_read(mode: Mode) {
     let folder = Folder::new();
     std::fs::write(folder.join("tenure.toml"), "[tubes]\nmax_job_size = \"7B\"\n").expect("configuration file");
-    for launch in [tubes(), tubes().called_beanstalkd()] {
+    for launch in [mode.tubes(), mode.tubes().called_beanstalkd()] {
         let inside = ["sh".as_ref(), "-c".as_ref(), "cd \"$0\" && exec \"$@\"".as_ref(), folder.path().as_os_str()];
         let launch = launch
             .through(inside)
@@ -148,12 +145,12 @@ fn neither_environment_nor_configuration_files_are_read() {
     }
 }
 
-#[test]
-fn a_configuration_named_before_tubes_is_read() {
+in_both_modes!(a_configuration_named_before_tubes_is_read);
+fn a_configuration_named_before_tubes_is_read(mode: Mode) {
     let folder = Folder::new();
     let file = folder.join("own.toml");
     std::fs::write(&file, "[tubes]\nmax_job_size = \"7B\"\n").expect("configuration file");
-    let launch = tubes().before_tubes([OsStr::new("-c"), file.as_os_str()]);
+    let launch = mode.tubes().before_tubes([OsStr::new("-c"), file.as_os_str()]);
     check_stat(&launch, "max-job-size", "7");
     // The command line wins.
     check_stat(&launch.clone().with(["-z", "9"]), "max-job-size", "9");
@@ -164,18 +161,18 @@ fn a_configuration_named_before_tubes_is_read() {
     assert!(finished.stderr.contains("max_job_size"), "the nearest key is named: {finished:?}");
 }
 
-#[test]
-fn an_unknown_user_ends_with_33() {
-    let finished = run(&["-u", "no-such-user-here", "-p", "0"]);
+in_both_modes!(an_unknown_user_ends_with_33);
+fn an_unknown_user_ends_with_33(mode: Mode) {
+    let finished = mode.tubes().with(["-u", "no-such-user-here", "-p", "0"]).finish();
     assert_eq!(finished.code, Some(33), "{finished:?}");
     assert!(finished.stderr.contains("no-such-user-here"), "{finished:?}");
 }
 
-#[test]
-fn every_sync_mode_is_taken() {
+in_both_modes!(every_sync_mode_is_taken);
+fn every_sync_mode_is_taken(mode: Mode) {
     for arguments in [&["-f", "0"][..], &["-f", "1000"], &["-f50"], &["-F"], &["-F", "-f", "5"], &["-f", "5", "-F"]] {
         let folder = Folder::new();
-        let server = tubes().log_in(folder.path()).with(arguments).start();
+        let server = mode.tubes().log_in(folder.path()).with(arguments).start();
         server.check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
     }
 }

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use testing::process::wait_until;
 
-use super::{assert_took, server, tubes};
+use super::{Mode, assert_took, in_both_modes};
 
-#[test]
-fn ids_are_dense_from_1_over_tubes_and_connections() {
-    let server = tubes().with(["-z", "10"]).start();
+in_both_modes!(ids_are_dense_from_1_over_tubes_and_connections);
+/// Those of several processes are not dense, but rise: see [`testing::ids`].
+fn ids_are_dense_from_1_over_tubes_and_connections(mode: Mode) {
+    let server = mode.tubes().with(["-z", "10"]).start();
     for id in 1..=5 {
         server.check(format!("use t{id}\r\nput 0 0 1 0\r\n\r\n"), format!("USING t{id}\r\nINSERTED {id}\r\n"));
     }
@@ -20,12 +21,12 @@ fn ids_are_dense_from_1_over_tubes_and_connections() {
     );
 }
 
-#[test]
-fn a_body_may_hold_any_bytes() {
+in_both_modes!(a_body_may_hold_any_bytes);
+fn a_body_may_hold_any_bytes(mode: Mode) {
     let every: Vec<u8> = (0..=255).collect();
     let bodies: [&[u8]; 7] =
         [b"", b"\r\n", b"\r\n\r\n\r\n", b"put 0 0 0 0\r\n\r\n", b"\0\0\0", &every, b"ends in CR\r"];
-    let server = server();
+    let server = mode.server();
     let mut client = server.connect();
     for body in bodies {
         let id = client.put(0, 0, 60, body);
@@ -34,9 +35,9 @@ fn a_body_may_hold_any_bytes() {
     }
 }
 
-#[test]
-fn a_body_may_come_in_any_segments() {
-    let server = server();
+in_both_modes!(a_body_may_come_in_any_segments);
+fn a_body_may_come_in_any_segments(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     let body: Vec<u8> = (0..5000u32).flat_map(u32::to_le_bytes).collect();
     for size in [1, 2, 3, 1000, 1024, 1448, 4096, 19_999] {
@@ -50,9 +51,9 @@ fn a_body_may_come_in_any_segments() {
     }
 }
 
-#[test]
-fn the_default_limit_is_65535_bytes() {
-    let server = server();
+in_both_modes!(the_default_limit_is_65535_bytes);
+fn the_default_limit_is_65535_bytes(mode: Mode) {
+    let server = mode.server();
     let mut input = b"put 0 0 1 65535\r\n".to_vec();
     input.extend(vec![b'a'; 65_535]);
     input.extend(b"\r\nput 0 0 1 65536\r\n");
@@ -65,17 +66,17 @@ fn the_default_limit_is_65535_bytes() {
     assert_eq!(server.connect().stat("stats", "max-job-size"), "65535");
 }
 
-#[test]
-fn another_limit_is_given_with_z() {
-    let server = tubes().with(["-z", "3"]).start();
+in_both_modes!(another_limit_is_given_with_z);
+fn another_limit_is_given_with_z(mode: Mode) {
+    let server = mode.tubes().with(["-z", "3"]).start();
     server.check("put 0 0 1 3\r\nabc\r\nput 0 0 1 4\r\nabcd\r\n", "INSERTED 1\r\nJOB_TOO_BIG\r\n");
     assert_eq!(server.connect().stat("stats", "max-job-size"), "3");
 }
 
+in_both_modes!(a_body_over_the_limit_is_swallowed_whole);
 /// Order of checks, 2: bytes over the limit, whatever else is wrong behind the number or in the body.
-#[test]
-fn a_body_over_the_limit_is_swallowed_whole() {
-    let server = tubes().with(["-z", "10"]).start();
+fn a_body_over_the_limit_is_swallowed_whole(mode: Mode) {
+    let server = mode.tubes().with(["-z", "10"]).start();
     // A body that looks like a command is not executed.
     server.check("put 0 0 1 14\r\nlist-tube-used\r\nuse next\r\n", "JOB_TOO_BIG\r\nUSING next\r\n");
     server.check("put 0 0 1 11\r\nput 0 0 1 1\r\nuse next\r\n", "JOB_TOO_BIG\r\nUSING next\r\n");
@@ -94,10 +95,11 @@ fn a_body_over_the_limit_is_swallowed_whole() {
     server.connect().check_stats("stats", &[("total-jobs", "0"), ("current-jobs-ready", "0")]);
 }
 
-#[test]
-fn a_body_of_two_to_the_30_and_1_bytes_is_swallowed_without_storing() {
-    let server = server();
+in_both_modes!(a_body_of_two_to_the_30_and_1_bytes_is_swallowed_without_storing);
+fn a_body_of_two_to_the_30_and_1_bytes_is_swallowed_without_storing(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
+    client.check("list-tube-used\r\n", "USING default\r\n");
     let before = server.resident();
     client.send("put 0 0 1 1073741825\r\n");
     let block = vec![b'x'; 1 << 20];
@@ -111,12 +113,13 @@ fn a_body_of_two_to_the_30_and_1_bytes_is_swallowed_without_storing() {
     client.check("\r\nput 0 0 1 1\r\na\r\n", "JOB_TOO_BIG\r\nINSERTED 1\r\n");
 }
 
-#[test]
-fn the_largest_size_that_can_be_written_is_swallowed_too() {
-    let server = server();
+in_both_modes!(the_largest_size_that_can_be_written_is_swallowed_too);
+fn the_largest_size_that_can_be_written_is_swallowed_too(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
-    client.send("put 0 0 1 4294967295\r\n");
+    client.check("list-tube-used\r\n", "USING default\r\n");
     let before = server.resident();
+    client.send("put 0 0 1 4294967295\r\n");
     for _ in 0..32 {
         client.send(vec![b'x'; 1 << 20]);
     }
@@ -130,10 +133,10 @@ fn the_largest_size_that_can_be_written_is_swallowed_too() {
     server.check("put 0 0 1 4294967296\r\n", "BAD_FORMAT\r\n");
 }
 
+in_both_modes!(the_body_behind_an_unreadable_line_is_read_as_commands);
 /// Order of checks, 1 and 3: the size cannot be trusted, so what follows is read as commands.
-#[test]
-fn the_body_behind_an_unreadable_line_is_read_as_commands() {
-    let server = server();
+fn the_body_behind_an_unreadable_line_is_read_as_commands(mode: Mode) {
+    let server = mode.server();
     for line in [
         "put x 0 1 14",
         "put 0 x 1 14",
@@ -155,10 +158,10 @@ fn the_body_behind_an_unreadable_line_is_read_as_commands() {
     server.connect().check_stats("stats", &[("total-jobs", "0"), ("cmd-put", "0")]);
 }
 
+in_both_modes!(a_wrong_trailer_is_noticed_after_exactly_two_more_bytes);
 /// Order of checks, 5.
-#[test]
-fn a_wrong_trailer_is_noticed_after_exactly_two_more_bytes() {
-    let server = server();
+fn a_wrong_trailer_is_noticed_after_exactly_two_more_bytes(mode: Mode) {
+    let server = mode.server();
     for trailer in ["cd", "\n\r", "\r\r", "\n\n", "x\n", "\rx", "\0\0"] {
         server.check(format!("put 0 0 1 2\r\nab{trailer}list-tube-used\r\n"), "EXPECTED_CRLF\r\nUSING default\r\n");
         // And as soon as they have come.
@@ -170,10 +173,10 @@ fn a_wrong_trailer_is_noticed_after_exactly_two_more_bytes() {
     server.connect().check_stats("stats", &[("total-jobs", "0"), ("current-jobs-ready", "0")]);
 }
 
+in_both_modes!(a_body_that_finds_no_memory_is_skipped);
 /// Order of checks, 4: a body for which there is no memory is skipped.
-#[test]
-fn a_body_that_finds_no_memory_is_skipped() {
-    let server = tubes().with(["-z", "1073741824"]).through(["prlimit", "--data=268435456"]).start();
+fn a_body_that_finds_no_memory_is_skipped(mode: Mode) {
+    let server = mode.tubes().with(["-z", "1073741824"]).through(["prlimit", "--data=268435456"]).start();
     let mut client = server.connect();
     client.send("put 0 0 1 1073741824\r\n");
     let block = vec![b'x'; 1 << 20];
@@ -183,10 +186,10 @@ fn a_body_that_finds_no_memory_is_skipped() {
     client.check("\r\nput 0 0 1 1\r\na\r\n", "OUT_OF_MEMORY\r\nINSERTED 1\r\n");
 }
 
+in_both_modes!(drain_refuses_a_put_only_after_its_body);
 /// Order of checks, 5 before 6: drain is decided last.
-#[test]
-fn drain_refuses_a_put_only_after_its_body() {
-    let mut server = tubes().with(["-z", "10"]).start();
+fn drain_refuses_a_put_only_after_its_body(mode: Mode) {
+    let mut server = mode.tubes().with(["-z", "10"]).start();
     let mut client = server.connect();
     client.put(0, 0, 60, b"before");
     server.signal(Signal::USR1);
@@ -198,9 +201,9 @@ fn drain_refuses_a_put_only_after_its_body() {
     client.check("peek 2\r\n", "NOT_FOUND\r\n");
 }
 
-#[test]
-fn a_job_exists_only_once_its_body_is_complete() {
-    let server = server();
+in_both_modes!(a_job_exists_only_once_its_body_is_complete);
+fn a_job_exists_only_once_its_body_is_complete(mode: Mode) {
+    let server = mode.server();
     let mut slow = server.connect();
     let mut waiting = server.connect();
     let mut other = server.connect();
@@ -222,9 +225,9 @@ fn a_job_exists_only_once_its_body_is_complete() {
     other.check("peek-ready\r\n", "FOUND 2 5\r\nhello\r\n");
 }
 
-#[test]
-fn a_partial_line_or_body_is_dropped_with_its_connection() {
-    let server = server();
+in_both_modes!(a_partial_line_or_body_is_dropped_with_its_connection);
+fn a_partial_line_or_body_is_dropped_with_its_connection(mode: Mode) {
+    let server = mode.server();
     server.check("put 0 0 60 5\r\nhell", "");
     server.check("put 0 0 60 5\r\nhello\r", "");
     server.check("put 0 0 60 5\r\n", "");
@@ -235,9 +238,9 @@ fn a_partial_line_or_body_is_dropped_with_its_connection() {
     server.connect().check_stats("stats", &[("total-jobs", "1"), ("current-jobs-ready", "1")]);
 }
 
-#[test]
-fn priority_delay_and_time_to_run_reach_to_two_to_the_32() {
-    let server = server();
+in_both_modes!(priority_delay_and_time_to_run_reach_to_two_to_the_32);
+fn priority_delay_and_time_to_run_reach_to_two_to_the_32(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 4294967295 4294967295 4294967295 1\r\na\r\n", "INSERTED 1\r\n");
     client.check_stats(
@@ -253,9 +256,9 @@ fn priority_delay_and_time_to_run_reach_to_two_to_the_32() {
     }
 }
 
-#[test]
-fn a_time_to_run_of_0_becomes_1_and_others_stay() {
-    let server = server();
+in_both_modes!(a_time_to_run_of_0_becomes_1_and_others_stay);
+fn a_time_to_run_of_0_becomes_1_and_others_stay(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     for (given, shown) in [(0, "1"), (1, "1"), (2, "2"), (120, "120"), (21_600, "21600")] {
         let id = client.put(0, 0, given, b"x");
@@ -263,18 +266,18 @@ fn a_time_to_run_of_0_becomes_1_and_others_stay() {
     }
 }
 
-#[test]
-fn a_job_goes_to_the_tube_used_when_it_is_put() {
-    let server = server();
+in_both_modes!(a_job_goes_to_the_tube_used_when_it_is_put);
+fn a_job_goes_to_the_tube_used_when_it_is_put(mode: Mode) {
+    let server = mode.server();
     server.check(
         "use a\r\nput 0 0 60 1\r\nx\r\nuse b\r\nput 0 0 60 1\r\ny\r\npeek-ready\r\nuse a\r\npeek-ready\r\nuse default\r\npeek-ready\r\n",
         "USING a\r\nINSERTED 1\r\nUSING b\r\nINSERTED 2\r\nFOUND 2 1\r\ny\r\nUSING a\r\nFOUND 1 1\r\nx\r\nUSING default\r\nNOT_FOUND\r\n",
     );
 }
 
-#[test]
-fn a_delayed_job_becomes_ready_after_its_time() {
-    let server = server();
+in_both_modes!(a_delayed_job_becomes_ready_after_its_time);
+fn a_delayed_job_becomes_ready_after_its_time(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     let start = Instant::now();
     client.check("put 0 1 60 1\r\na\r\nput 0 0 60 1\r\nb\r\n", "INSERTED 1\r\nINSERTED 2\r\n");

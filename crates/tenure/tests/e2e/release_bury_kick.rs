@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use super::{assert_took, server};
+use super::{Mode, assert_took, in_both_modes};
 
-#[test]
-fn release_changes_priority_and_delay() {
-    let server = server();
+in_both_modes!(release_changes_priority_and_delay);
+fn release_changes_priority_and_delay(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 5 0 60 1\r\na\r\nput 3 0 60 1\r\nb\r\n", "INSERTED 1\r\nINSERTED 2\r\n");
     client.check("reserve\r\nrelease 2 9 0\r\n", "RESERVED 2 1\r\nb\r\nRELEASED\r\n");
@@ -20,9 +20,9 @@ fn release_changes_priority_and_delay() {
     assert_took(start, 1);
 }
 
-#[test]
-fn release_and_touch_of_what_is_not_held_find_nothing() {
-    let server = server();
+in_both_modes!(release_and_touch_of_what_is_not_held_find_nothing);
+fn release_and_touch_of_what_is_not_held_find_nothing(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
     // Ready, unknown, then released already.
@@ -33,9 +33,9 @@ fn release_and_touch_of_what_is_not_held_find_nothing() {
     client.check("reserve\r\nrelease 1 0 0\r\nrelease 1 0 0\r\n", "RESERVED 1 1\r\na\r\nRELEASED\r\nNOT_FOUND\r\n");
 }
 
-#[test]
-fn bury_needs_a_reservation() {
-    let server = server();
+in_both_modes!(bury_needs_a_reservation);
+fn bury_needs_a_reservation(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 60 1\r\na\r\nbury 1 0\r\nbury 2 0\r\n", "INSERTED 1\r\nNOT_FOUND\r\nNOT_FOUND\r\n");
     client.check("peek-buried\r\n", "NOT_FOUND\r\n");
@@ -48,9 +48,9 @@ fn bury_needs_a_reservation() {
     client.check("peek-buried\r\npeek-ready\r\n", "NOT_FOUND\r\nFOUND 1 1\r\na\r\n");
 }
 
-#[test]
-fn buried_jobs_are_kicked_in_the_order_of_burying() {
-    let server = server();
+in_both_modes!(buried_jobs_are_kicked_in_the_order_of_burying);
+fn buried_jobs_are_kicked_in_the_order_of_burying(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     for id in 1..=5 {
         client.check(format!("put {} 0 60 0\r\n\r\n", 10 - id), format!("INSERTED {id}\r\n"));
@@ -74,9 +74,9 @@ fn buried_jobs_are_kicked_in_the_order_of_burying() {
     }
 }
 
-#[test]
-fn kick_takes_only_buried_jobs_if_there_are_any_else_delayed_ones_soonest_first() {
-    let server = server();
+in_both_modes!(kick_takes_only_buried_jobs_if_there_are_any_else_delayed_ones_soonest_first);
+fn kick_takes_only_buried_jobs_if_there_are_any_else_delayed_ones_soonest_first(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "put 0 300 60 0\r\n\r\nput 0 100 60 0\r\n\r\nput 0 200 60 0\r\n\r\nput 0 0 60 0\r\n\r\n",
@@ -92,18 +92,18 @@ fn kick_takes_only_buried_jobs_if_there_are_any_else_delayed_ones_soonest_first(
     client.check("kick 100\r\nkick 100\r\n", "KICKED 2\r\nKICKED 0\r\n");
 }
 
-#[test]
-fn kick_concerns_the_used_tube_only() {
-    let server = server();
+in_both_modes!(kick_concerns_the_used_tube_only);
+fn kick_concerns_the_used_tube_only(mode: Mode) {
+    let server = mode.server();
     server.check(
         "use a\r\nput 0 100 60 0\r\n\r\nuse b\r\nkick 10\r\nuse a\r\nkick 10\r\n",
         "USING a\r\nINSERTED 1\r\nUSING b\r\nKICKED 0\r\nUSING a\r\nKICKED 1\r\n",
     );
 }
 
-#[test]
-fn kick_job_takes_a_buried_or_delayed_job_of_any_tube_once() {
-    let server = server();
+in_both_modes!(kick_job_takes_a_buried_or_delayed_job_of_any_tube_once);
+fn kick_job_takes_a_buried_or_delayed_job_of_any_tube_once(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "use far\r\nwatch far\r\nput 0 0 60 0\r\n\r\nput 0 100 60 0\r\n\r\n",
@@ -120,9 +120,9 @@ fn kick_job_takes_a_buried_or_delayed_job_of_any_tube_once() {
     client.check_stats("stats-job 2", &[("state", "ready"), ("kicks", "1")]);
 }
 
-#[test]
-fn delete_takes_own_reserved_and_any_ready_delayed_or_buried_job() {
-    let server = server();
+in_both_modes!(delete_takes_own_reserved_and_any_ready_delayed_or_buried_job);
+fn delete_takes_own_reserved_and_any_ready_delayed_or_buried_job(mode: Mode) {
+    let server = mode.server();
     let (mut client, mut other) = (server.connect(), server.connect());
     client.check(
         "use far\r\nput 0 0 60 0\r\n\r\nput 0 100 60 0\r\n\r\nput 9 0 60 0\r\n\r\nput 0 0 60 0\r\n\r\n",
@@ -147,9 +147,9 @@ fn delete_takes_own_reserved_and_any_ready_delayed_or_buried_job() {
     );
 }
 
-#[test]
-fn a_deleted_delayed_job_never_becomes_ready() {
-    let server = server();
+in_both_modes!(a_deleted_delayed_job_never_becomes_ready);
+fn a_deleted_delayed_job_never_becomes_ready(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 1 60 0\r\n\r\nput 0 0 1 0\r\n\r\n", "INSERTED 1\r\nINSERTED 2\r\n");
     client.check("delete 1\r\nreserve\r\ndelete 2\r\n", "DELETED\r\nRESERVED 2 0\r\n\r\nDELETED\r\n");
@@ -157,9 +157,9 @@ fn a_deleted_delayed_job_never_becomes_ready() {
     client.check_stats("stats", &[("job-timeouts", "0"), ("current-jobs-ready", "0")]);
 }
 
-#[test]
-fn peek_finds_a_job_in_any_state_and_tube() {
-    let server = server();
+in_both_modes!(peek_finds_a_job_in_any_state_and_tube);
+fn peek_finds_a_job_in_any_state_and_tube(mode: Mode) {
+    let server = mode.server();
     let (mut client, mut other) = (server.connect(), server.connect());
     client.check(
         "use far\r\nwatch far\r\nput 5 0 60 5\r\nready\r\nput 0 100 60 7\r\ndelayed\r\n",
@@ -180,9 +180,9 @@ fn peek_finds_a_job_in_any_state_and_tube() {
     );
 }
 
-#[test]
-fn peek_ready_shows_the_first_by_priority_and_id() {
-    let server = server();
+in_both_modes!(peek_ready_shows_the_first_by_priority_and_id);
+fn peek_ready_shows_the_first_by_priority_and_id(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "put 9 0 60 0\r\n\r\nput 2 0 60 0\r\n\r\nput 2 0 60 0\r\n\r\n",
@@ -197,9 +197,9 @@ fn peek_ready_shows_the_first_by_priority_and_id() {
     client.check("peek-ready\r\n", "NOT_FOUND\r\n");
 }
 
-#[test]
-fn peek_delayed_shows_the_soonest() {
-    let server = server();
+in_both_modes!(peek_delayed_shows_the_soonest);
+fn peek_delayed_shows_the_soonest(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "put 0 500 60 1\r\nA\r\nput 0 100 60 1\r\nB\r\nput 0 300 60 1\r\nC\r\n",
@@ -211,9 +211,9 @@ fn peek_delayed_shows_the_soonest() {
     client.check("peek-delayed\r\n", "NOT_FOUND\r\n");
 }
 
-#[test]
-fn delayed_jobs_become_ready_in_the_order_of_their_deadlines() {
-    let server = server();
+in_both_modes!(delayed_jobs_become_ready_in_the_order_of_their_deadlines);
+fn delayed_jobs_become_ready_in_the_order_of_their_deadlines(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "put 0 2 60 0\r\n\r\nput 9 1 60 0\r\n\r\nput 5 1 60 0\r\n\r\n",
@@ -232,9 +232,9 @@ fn delayed_jobs_become_ready_in_the_order_of_their_deadlines() {
     assert!(start.elapsed().as_secs_f64() > 1.9, "{:?}", start.elapsed());
 }
 
-#[test]
-fn a_job_released_with_delay_can_be_kicked_deleted_and_peeked() {
-    let server = server();
+in_both_modes!(a_job_released_with_delay_can_be_kicked_deleted_and_peeked);
+fn a_job_released_with_delay_can_be_kicked_deleted_and_peeked(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "put 0 0 60 1\r\na\r\nreserve\r\nrelease 1 4 1000\r\n",

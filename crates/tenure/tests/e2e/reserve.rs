@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::{LATE_MAX, assert_took, server, wait_for_waiting};
+use super::{LATE_MAX, Mode, assert_took, in_both_modes, wait_for_waiting};
 
-#[test]
-fn reserve_waits_for_a_job() {
-    let server = server();
+in_both_modes!(reserve_waits_for_a_job);
+fn reserve_waits_for_a_job(mode: Mode) {
+    let server = mode.server();
     let (mut worker, mut producer) = (server.connect(), server.connect());
     worker.send("reserve\r\n");
     wait_for_waiting(&mut producer, 1);
@@ -15,22 +15,23 @@ fn reserve_waits_for_a_job() {
     wait_for_waiting(&mut producer, 0);
 }
 
-#[test]
-fn later_commands_of_a_waiting_connection_wait() {
-    let server = server();
+in_both_modes!(later_commands_of_a_waiting_connection_wait);
+fn later_commands_of_a_waiting_connection_wait(mode: Mode) {
+    let server = mode.server();
     let (mut worker, mut producer) = (server.connect(), server.connect());
+    producer.check("put 0 1000 60 1\r\na\r\n", "INSERTED 1\r\n");
     worker.send("reserve\r\nlist-tube-used\r\nuse b\r\ndelete 1\r\n");
     wait_for_waiting(&mut producer, 1);
     // More of them arrive in another segment.
     worker.send("list-tube-used\r\nfoo\r\n");
     worker.expect_silence(Duration::from_millis(50));
-    producer.check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
+    producer.check("kick-job 1\r\n", "KICKED\r\n");
     worker.expect("RESERVED 1 1\r\na\r\nUSING default\r\nUSING b\r\nDELETED\r\nUSING b\r\nUNKNOWN_COMMAND\r\n");
 }
 
-#[test]
-fn ready_jobs_come_by_priority_then_id() {
-    let server = server();
+in_both_modes!(ready_jobs_come_by_priority_then_id);
+fn ready_jobs_come_by_priority_then_id(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     for (priority, id) in [(5, 1), (4_294_967_295_u32, 2), (0, 3), (5, 4), (1024, 5), (0, 6)] {
         client.check(format!("put {priority} 0 60 0\r\n\r\n"), format!("INSERTED {id}\r\n"));
@@ -40,9 +41,9 @@ fn ready_jobs_come_by_priority_then_id() {
     }
 }
 
-#[test]
-fn a_released_job_takes_its_old_place() {
-    let server = server();
+in_both_modes!(a_released_job_takes_its_old_place);
+fn a_released_job_takes_its_old_place(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "put 7 0 60 0\r\n\r\nput 7 0 60 0\r\n\r\nput 7 0 60 0\r\n\r\n",
@@ -55,9 +56,9 @@ fn a_released_job_takes_its_old_place() {
     }
 }
 
-#[test]
-fn over_several_tubes_the_smallest_priority_and_id_of_all_heads_comes_first() {
-    let server = server();
+in_both_modes!(over_several_tubes_the_smallest_priority_and_id_of_all_heads_comes_first);
+fn over_several_tubes_the_smallest_priority_and_id_of_all_heads_comes_first(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     for (tube, priority, id) in [("a", 9, 1), ("b", 3, 2), ("c", 9, 3), ("a", 3, 4), ("b", 1, 5), ("other", 0, 6)] {
         client.check(
@@ -72,9 +73,9 @@ fn over_several_tubes_the_smallest_priority_and_id_of_all_heads_comes_first() {
     client.check("reserve-with-timeout 0\r\n", "TIMED_OUT\r\n");
 }
 
-#[test]
-fn waiting_clients_are_served_first_come_first_served() {
-    let server = server();
+in_both_modes!(waiting_clients_are_served_first_come_first_served);
+fn waiting_clients_are_served_first_come_first_served(mode: Mode) {
+    let server = mode.server();
     let mut monitor = server.connect();
     let mut workers: Vec<_> = (0..5).map(|_| server.connect()).collect();
     // The order of waiting, not of connecting.
@@ -91,9 +92,9 @@ fn waiting_clients_are_served_first_come_first_served() {
     }
 }
 
-#[test]
-fn a_waiting_client_that_closed_is_passed_over() {
-    let server = server();
+in_both_modes!(a_waiting_client_that_closed_is_passed_over);
+fn a_waiting_client_that_closed_is_passed_over(mode: Mode) {
+    let server = mode.server();
     let mut monitor = server.connect();
     let (mut first, mut second) = (server.connect(), server.connect());
     first.send("reserve\r\n");
@@ -107,9 +108,9 @@ fn a_waiting_client_that_closed_is_passed_over() {
     monitor.check_stats("stats-job 1", &[("reserves", "1"), ("releases", "0"), ("timeouts", "0")]);
 }
 
-#[test]
-fn a_timeout_of_0_is_a_poll() {
-    let server = server();
+in_both_modes!(a_timeout_of_0_is_a_poll);
+fn a_timeout_of_0_is_a_poll(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     let start = Instant::now();
     client.check("reserve-with-timeout 0\r\n", "TIMED_OUT\r\n");
@@ -117,9 +118,9 @@ fn a_timeout_of_0_is_a_poll() {
     client.check("put 0 0 60 1\r\na\r\nreserve-with-timeout 0\r\n", "INSERTED 1\r\nRESERVED 1 1\r\na\r\n");
 }
 
-#[test]
-fn a_timeout_comes_after_its_time_and_a_second_watcher_does_not_disturb_it() {
-    let server = server();
+in_both_modes!(a_timeout_comes_after_its_time_and_a_second_watcher_does_not_disturb_it);
+fn a_timeout_comes_after_its_time_and_a_second_watcher_does_not_disturb_it(mode: Mode) {
+    let server = mode.server();
     let (mut first, mut second) = (server.connect(), server.connect());
     first.check("watch foo\r\n", "WATCHING 2\r\n");
     let start = Instant::now();
@@ -134,9 +135,9 @@ fn a_timeout_comes_after_its_time_and_a_second_watcher_does_not_disturb_it() {
     second.expect("TIMED_OUT\r\n");
 }
 
-#[test]
-fn timeouts_of_many_clients_come_in_time() {
-    let server = server();
+in_both_modes!(timeouts_of_many_clients_come_in_time);
+fn timeouts_of_many_clients_come_in_time(mode: Mode) {
+    let server = mode.server();
     let mut clients: Vec<_> = (0..40).map(|_| server.connect()).collect();
     let start = Instant::now();
     for (index, client) in clients.iter_mut().enumerate() {
@@ -152,9 +153,9 @@ fn timeouts_of_many_clients_come_in_time() {
     assert_took(start, 2);
 }
 
-#[test]
-fn half_close_while_waiting_is_answered_with_timed_out() {
-    let server = server();
+in_both_modes!(half_close_while_waiting_is_answered_with_timed_out);
+fn half_close_while_waiting_is_answered_with_timed_out(mode: Mode) {
+    let server = mode.server();
     let mut monitor = server.connect();
     for command in ["reserve", "reserve-with-timeout 1000"] {
         let mut client = server.connect();
@@ -175,17 +176,17 @@ fn half_close_while_waiting_is_answered_with_timed_out() {
     monitor.check("reserve\r\n", "RESERVED 1 1\r\na\r\n");
 }
 
-#[test]
-fn half_close_after_complete_commands_lets_them_be_answered() {
-    server().check(
+in_both_modes!(half_close_after_complete_commands_lets_them_be_answered);
+fn half_close_after_complete_commands_lets_them_be_answered(mode: Mode) {
+    mode.server().check(
         "put 0 0 60 1\r\na\r\nreserve\r\nstats-job 9\r\ndelete 1\r\nlist-tubes\r\npartial",
         "INSERTED 1\r\nRESERVED 1 1\r\na\r\nNOT_FOUND\r\nDELETED\r\nOK 14\r\n---\n- default\n\r\n",
     );
 }
 
-#[test]
-fn deadline_soon_is_the_last_second_of_any_held_job() {
-    let server = server();
+in_both_modes!(deadline_soon_is_the_last_second_of_any_held_job);
+fn deadline_soon_is_the_last_second_of_any_held_job(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 1 1\r\na\r\nput 0 0 100 1\r\nb\r\n", "INSERTED 1\r\nINSERTED 2\r\n");
     let start = Instant::now();
@@ -201,9 +202,9 @@ fn deadline_soon_is_the_last_second_of_any_held_job() {
     client.check("delete 1\r\nreserve-with-timeout 0\r\n", "DELETED\r\nTIMED_OUT\r\n");
 }
 
-#[test]
-fn a_waiting_reserve_is_told_when_the_last_second_begins() {
-    let server = server();
+in_both_modes!(a_waiting_reserve_is_told_when_the_last_second_begins);
+fn a_waiting_reserve_is_told_when_the_last_second_begins(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 2 1\r\na\r\n", "INSERTED 1\r\n");
     let start = Instant::now();
@@ -217,27 +218,27 @@ fn a_waiting_reserve_is_told_when_the_last_second_begins() {
     client.check("delete 1\r\n", "DELETED\r\n");
 }
 
-#[test]
-fn deadline_soon_wins_over_a_timeout_of_the_same_moment() {
-    let server = server();
+in_both_modes!(deadline_soon_wins_over_a_timeout_of_the_same_moment);
+fn deadline_soon_wins_over_a_timeout_of_the_same_moment(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 2 1\r\na\r\nreserve\r\n", "INSERTED 1\r\nRESERVED 1 1\r\na\r\n");
     // The timeout ends just after the margin has begun.
     client.check("reserve-with-timeout 1\r\n", "DEADLINE_SOON\r\n");
 }
 
-#[test]
-fn a_ready_job_is_given_also_in_the_last_second() {
-    let server = server();
+in_both_modes!(a_ready_job_is_given_also_in_the_last_second);
+fn a_ready_job_is_given_also_in_the_last_second(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 1 1\r\na\r\nreserve\r\n", "INSERTED 1\r\nRESERVED 1 1\r\na\r\n");
     client.check("put 0 0 60 1\r\nb\r\nreserve\r\n", "INSERTED 2\r\nRESERVED 2 1\r\nb\r\n");
     client.check("reserve\r\n", "DEADLINE_SOON\r\n");
 }
 
-#[test]
-fn a_ready_job_of_a_paused_tube_prevents_deadline_soon() {
-    let server = server();
+in_both_modes!(a_ready_job_of_a_paused_tube_prevents_deadline_soon);
+fn a_ready_job_of_a_paused_tube_prevents_deadline_soon(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "use p\r\nwatch p\r\nput 0 0 60 1\r\nx\r\npause-tube p 100\r\n",
@@ -252,9 +253,9 @@ fn a_ready_job_of_a_paused_tube_prevents_deadline_soon() {
     client.check("ignore p\r\nreserve-with-timeout 0\r\n", "WATCHING 1\r\nDEADLINE_SOON\r\n");
 }
 
-#[test]
-fn reserve_job_is_never_told_deadline_soon() {
-    let server = server();
+in_both_modes!(reserve_job_is_never_told_deadline_soon);
+fn reserve_job_is_never_told_deadline_soon(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 1 1\r\na\r\nreserve\r\n", "INSERTED 1\r\nRESERVED 1 1\r\na\r\n");
     client.check("use other\r\nput 0 0 60 1\r\nb\r\n", "USING other\r\nINSERTED 2\r\n");
@@ -262,9 +263,9 @@ fn reserve_job_is_never_told_deadline_soon() {
     client.check("reserve-job 2\r\nreserve-job 9\r\n", "RESERVED 2 1\r\nb\r\nNOT_FOUND\r\n");
 }
 
-#[test]
-fn reserve_job_takes_ready_delayed_and_buried_jobs_of_any_tube() {
-    let server = server();
+in_both_modes!(reserve_job_takes_ready_delayed_and_buried_jobs_of_any_tube);
+fn reserve_job_takes_ready_delayed_and_buried_jobs_of_any_tube(mode: Mode) {
+    let server = mode.server();
     let mut owner = server.connect();
     owner.check(
         "use far\r\nput 3 0 60 5\r\nready\r\nput 4 100 60 7\r\ndelayed\r\n",
@@ -298,9 +299,9 @@ fn reserve_job_takes_ready_delayed_and_buried_jobs_of_any_tube() {
     worker.check("delete 1\r\nrelease 2 0 0\r\nbury 3 0\r\n", "DELETED\r\nRELEASED\r\nBURIED\r\n");
 }
 
-#[test]
-fn only_the_holder_may_delete_release_bury_and_touch() {
-    let server = server();
+in_both_modes!(only_the_holder_may_delete_release_bury_and_touch);
+fn only_the_holder_may_delete_release_bury_and_touch(mode: Mode) {
+    let server = mode.server();
     let (mut holder, mut other) = (server.connect(), server.connect());
     holder.check("put 0 0 60 1\r\na\r\nreserve\r\n", "INSERTED 1\r\nRESERVED 1 1\r\na\r\n");
     other.check(
@@ -311,9 +312,9 @@ fn only_the_holder_may_delete_release_bury_and_touch() {
     holder.check("touch 1\r\ndelete 1\r\ntouch 1\r\n", "TOUCHED\r\nDELETED\r\nNOT_FOUND\r\n");
 }
 
-#[test]
-fn a_client_may_hold_many_jobs() {
-    let server = server();
+in_both_modes!(a_client_may_hold_many_jobs);
+fn a_client_may_hold_many_jobs(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     for id in 1..=1000 {
         client.check("put 0 0 600 0\r\n\r\nreserve\r\n", format!("INSERTED {id}\r\nRESERVED {id} 0\r\n\r\n"));
@@ -324,9 +325,9 @@ fn a_client_may_hold_many_jobs() {
     }
 }
 
-#[test]
-fn an_expired_job_becomes_ready_and_is_counted_on_time() {
-    let server = server();
+in_both_modes!(an_expired_job_becomes_ready_and_is_counted_on_time);
+fn an_expired_job_becomes_ready_and_is_counted_on_time(mode: Mode) {
+    let server = mode.server();
     let (mut slow, mut next) = (server.connect(), server.connect());
     slow.check("put 9 0 1 1\r\na\r\n", "INSERTED 1\r\n");
     let start = Instant::now();
@@ -346,9 +347,9 @@ fn an_expired_job_becomes_ready_and_is_counted_on_time() {
     );
 }
 
-#[test]
-fn expiry_needs_no_other_traffic() {
-    let server = server();
+in_both_modes!(expiry_needs_no_other_traffic);
+fn expiry_needs_no_other_traffic(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 1 1\r\na\r\nreserve\r\n", "INSERTED 1\r\nRESERVED 1 1\r\na\r\n");
     // An idle server: nothing is sent until after the deadline.
@@ -357,9 +358,9 @@ fn expiry_needs_no_other_traffic() {
     client.check_stats("stats", &[("job-timeouts", "1"), ("current-jobs-ready", "1"), ("current-jobs-reserved", "0")]);
 }
 
-#[test]
-fn many_deadlines_of_one_moment_all_expire() {
-    let server = server();
+in_both_modes!(many_deadlines_of_one_moment_all_expire);
+fn many_deadlines_of_one_moment_all_expire(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     let count = 2000;
     client.send("put 0 0 1 0\r\n\r\n".repeat(count));
@@ -383,9 +384,9 @@ fn many_deadlines_of_one_moment_all_expire() {
     monitor.check_stats("stats", &[("current-jobs-ready", "2000"), ("current-jobs-reserved", "0")]);
 }
 
-#[test]
-fn touch_moves_the_deadline() {
-    let server = server();
+in_both_modes!(touch_moves_the_deadline);
+fn touch_moves_the_deadline(mode: Mode) {
+    let server = mode.server();
     let mut holder = server.connect();
     holder.check("put 0 0 2 1\r\na\r\nreserve\r\n", "INSERTED 1\r\nRESERVED 1 1\r\na\r\n");
     // The margin begins after a second; touch then gives two more from there.
@@ -397,9 +398,9 @@ fn touch_moves_the_deadline() {
     assert_took(touched, 2);
 }
 
-#[test]
-fn closing_and_quitting_release_at_once_without_counters() {
-    let server = server();
+in_both_modes!(closing_and_quitting_release_at_once_without_counters);
+fn closing_and_quitting_release_at_once_without_counters(mode: Mode) {
+    let server = mode.server();
     let mut monitor = server.connect();
     for (id, quit) in (1..).zip([true, false, true, false]) {
         monitor.check("put 6 0 600 1\r\na\r\n", format!("INSERTED {id}\r\n"));
@@ -423,9 +424,9 @@ fn closing_and_quitting_release_at_once_without_counters() {
     }
 }
 
-#[test]
-fn a_waiter_gets_what_becomes_ready_by_release_kick_delay_and_close() {
-    let server = server();
+in_both_modes!(a_waiter_gets_what_becomes_ready_by_release_kick_delay_and_close);
+fn a_waiter_gets_what_becomes_ready_by_release_kick_delay_and_close(mode: Mode) {
+    let server = mode.server();
     let (mut worker, mut other, mut monitor) = (server.connect(), server.connect(), server.connect());
     other.check("put 0 0 600 1\r\na\r\n", "INSERTED 1\r\n");
     for round in 0..5 {

@@ -11,21 +11,21 @@ use std::time::Duration;
 
 use testing::process::{Address, Folder, Launch, free_port, wait_until};
 
-use super::{server, tubes};
+use super::{Mode, in_both_modes};
 
 /// Runs the rest of the command line with descriptor 0 as the one socket that an activator hands down.
 const ACTIVATE: [&str; 3] = ["sh", "-c", "export LISTEN_FDS=1 LISTEN_PID=$$; exec \"$0\" \"$@\" 3<&0 </dev/null"];
 
 #[track_caller]
-fn mode(path: &Path) -> u32 {
+fn permissions(path: &Path) -> u32 {
     fs::symlink_metadata(path).expect("a file").permissions().mode() & 0o7777
 }
 
-#[test]
-fn it_listens_within_its_promised_time() {
+in_both_modes!(it_listens_within_its_promised_time);
+fn it_listens_within_its_promised_time(mode: Mode) {
     // 100 ms on an empty directory, tested at ten times that. A busy machine only adds to it, so the best of five
     // starts is what the server needs.
-    for launch in [tubes(), tubes().called_beanstalkd()] {
+    for launch in [mode.tubes(), mode.tubes().called_beanstalkd()] {
         for with_log in [false, true] {
             let took = (0..5).map(|_| {
                 let folder = Folder::new();
@@ -38,19 +38,19 @@ fn it_listens_within_its_promised_time() {
     }
 }
 
-#[test]
-fn the_default_address_is_loopback_only() {
-    for launch in [tubes().on_default_address(), tubes().on_default_address().called_beanstalkd()] {
+in_both_modes!(the_default_address_is_loopback_only);
+fn the_default_address_is_loopback_only(mode: Mode) {
+    for launch in [mode.tubes().on_default_address(), mode.tubes().on_default_address().called_beanstalkd()] {
         let server = launch.start();
         assert_eq!(server.listening_addresses(), [(Ipv4Addr::LOCALHOST, server.port()).into()]);
     }
 }
 
-#[test]
-fn the_default_port_is_11300() {
+in_both_modes!(the_default_port_is_11300);
+fn the_default_port_is_11300(mode: Mode) {
     // In a network of its own, where nobody else has it.
     let up = "ip link set lo up 2>/dev/null || ifconfig lo up 2>/dev/null; exec \"$0\" \"$@\"";
-    for launch in [tubes(), tubes().called_beanstalkd()] {
+    for launch in [mode.tubes(), mode.tubes().called_beanstalkd()] {
         let address = Address::Tcp((Ipv4Addr::LOCALHOST, 11_300).into());
         let server = launch.through(["unshare", "--net", "sh", "-c", up]).on_given_address(address).spawn_only();
         // 127.0.0.1 and 11300 as the kernel writes them, with the state LISTEN.
@@ -61,10 +61,11 @@ fn the_default_port_is_11300() {
     }
 }
 
-#[test]
-fn an_address_of_version_6_is_served() {
+in_both_modes!(an_address_of_version_6_is_served);
+fn an_address_of_version_6_is_served(mode: Mode) {
     let port = free_port();
-    let server = tubes()
+    let server = mode
+        .tubes()
         .with(["-l", "::1", "-p", &port.to_string()])
         .on_given_address(Address::Tcp((Ipv6Addr::LOCALHOST, port).into()))
         .start();
@@ -72,23 +73,25 @@ fn an_address_of_version_6_is_served() {
     assert_eq!(server.listening_addresses(), [(Ipv6Addr::LOCALHOST, port).into()]);
 }
 
-#[test]
-fn other_addresses_are_taken_with_a_warning() {
+in_both_modes!(other_addresses_are_taken_with_a_warning);
+fn other_addresses_are_taken_with_a_warning(mode: Mode) {
     let port = free_port();
-    let server = tubes()
+    let server = mode
+        .tubes()
         .with(["-l", "0.0.0.0", "-p", &port.to_string()])
         .on_given_address(Address::Tcp((Ipv4Addr::LOCALHOST, port).into()))
         .start();
     assert_eq!(server.listening_addresses(), [(Ipv4Addr::UNSPECIFIED, port).into()]);
     assert!(server.stderr().contains("0.0.0.0"), "no warning: {:?}", server.stderr());
-    let loopback = super::server();
+    let loopback = mode.server();
     assert!(!loopback.stderr().to_lowercase().contains("warn"), "{:?}", loopback.stderr());
 }
 
-#[test]
-fn an_address_in_use_ends_with_111() {
-    let server = server();
-    let finished = tubes()
+in_both_modes!(an_address_in_use_ends_with_111);
+fn an_address_in_use_ends_with_111(mode: Mode) {
+    let server = mode.server();
+    let finished = mode
+        .tubes()
         .with(["-l", "127.0.0.1", "-p", &server.port().to_string()])
         .on_given_address(server.address().clone())
         .finish();
@@ -97,11 +100,12 @@ fn an_address_in_use_ends_with_111() {
     server.check("list-tube-used\r\n", "USING default\r\n");
 }
 
-#[test]
-fn connections_keep_alive_and_send_without_delay() {
+in_both_modes!(connections_keep_alive_and_send_without_delay);
+fn connections_keep_alive_and_send_without_delay(mode: Mode) {
     let folder = Folder::new();
     let trace = folder.join("trace");
-    let server = tubes()
+    let server = mode
+        .tubes()
         .through([
             "strace".as_ref(),
             "-D".as_ref(),
@@ -131,10 +135,10 @@ fn connections_keep_alive_and_send_without_delay() {
     assert_eq!(timers, ["02"], "{table}");
 }
 
-#[test]
-fn a_unix_socket_serves_like_a_port() {
+in_both_modes!(a_unix_socket_serves_like_a_port);
+fn a_unix_socket_serves_like_a_port(mode: Mode) {
     let folder = Folder::new();
-    let server = tubes().on_unix_socket(folder.join("queue.socket")).start();
+    let server = mode.tubes().on_unix_socket(folder.join("queue.socket")).start();
     server.check(
         "put 0 0 60 5\r\nhello\r\npeek-ready\r\npeek 1\r\npeek 2\r\nreserve\r\ndelete 1\r\n",
         "INSERTED 1\r\nFOUND 1 5\r\nhello\r\nFOUND 1 5\r\nhello\r\nNOT_FOUND\r\nRESERVED 1 5\r\nhello\r\nDELETED\r\n",
@@ -143,14 +147,14 @@ fn a_unix_socket_serves_like_a_port() {
     assert!(server.listening_addresses().is_empty());
 }
 
-#[test]
-fn the_socket_is_for_owner_and_group_and_its_directory_stays_as_it_is() {
+in_both_modes!(the_socket_is_for_owner_and_group_and_its_directory_stays_as_it_is);
+fn the_socket_is_for_owner_and_group_and_its_directory_stays_as_it_is(mode: Mode) {
     let folder = Folder::new();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("mode");
     let path = folder.join("queue.socket");
-    let server = tubes().on_unix_socket(&path).start();
-    assert_eq!(mode(&path), 0o660);
-    assert_eq!(mode(folder.path()), 0o755);
+    let server = mode.tubes().on_unix_socket(&path).start();
+    assert_eq!(permissions(&path), 0o660);
+    assert_eq!(permissions(folder.path()), 0o755);
     // Another user gets "permission denied" (13).
     let connect = "use IO::Socket::UNIX; exit(IO::Socket::UNIX->new(shift) ? 0 : $! + 0)";
     let status = |program: &mut Command| program.arg("-e").arg(connect).arg(&path).status().expect("perl runs").code();
@@ -160,38 +164,39 @@ fn the_socket_is_for_owner_and_group_and_its_directory_stays_as_it_is() {
     drop(server);
 }
 
-#[test]
-fn called_beanstalkd_the_umask_decides() {
+in_both_modes!(called_beanstalkd_the_umask_decides);
+fn called_beanstalkd_the_umask_decides(mode: Mode) {
     let folder = Folder::new();
     for (umask, expected) in [("022", 0o755), ("077", 0o700), ("007", 0o770)] {
         let path = folder.join(umask);
-        let server = tubes()
+        let server = mode
+            .tubes()
             .called_beanstalkd()
             .on_unix_socket(&path)
             .through(["sh", "-c", &format!("umask {umask}; exec \"$0\" \"$@\"")])
             .start();
-        assert_eq!(mode(&path), expected, "umask {umask}");
+        assert_eq!(permissions(&path), expected, "umask {umask}");
         drop(server);
     }
 }
 
-#[test]
-fn mode_and_group_of_the_socket_can_be_configured() {
+in_both_modes!(mode_and_group_of_the_socket_can_be_configured);
+fn mode_and_group_of_the_socket_can_be_configured(mode: Mode) {
     let folder = Folder::new();
     let file = folder.join("tenure.toml");
     fs::write(&file, "[tubes]\nsocket_mode = \"0606\"\nsocket_group = \"daemon\"\n").expect("configuration file");
     let path = folder.join("queue.socket");
-    let server = tubes().before_tubes(["-c".as_ref(), file.as_os_str()]).on_unix_socket(&path).start();
-    assert_eq!(mode(&path), 0o606);
+    let server = mode.tubes().before_tubes(["-c".as_ref(), file.as_os_str()]).on_unix_socket(&path).start();
+    assert_eq!(permissions(&path), 0o606);
     assert_eq!(fs::metadata(&path).expect("the socket").gid(), 1, "group daemon");
     drop(server);
 }
 
-#[test]
-fn a_stale_socket_is_replaced() {
+in_both_modes!(a_stale_socket_is_replaced);
+fn a_stale_socket_is_replaced(mode: Mode) {
     let folder = Folder::new();
     let path = folder.join("queue.socket");
-    let launch = tubes().on_unix_socket(&path);
+    let launch = mode.tubes().on_unix_socket(&path);
     for _ in 0..3 {
         let mut server = launch.start();
         server.check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
@@ -205,10 +210,10 @@ fn a_stale_socket_is_replaced() {
     launch.start().check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
 }
 
-#[test]
-fn a_live_socket_is_an_address_in_use() {
+in_both_modes!(a_live_socket_is_an_address_in_use);
+fn a_live_socket_is_an_address_in_use(mode: Mode) {
     let folder = Folder::new();
-    let launch = tubes().on_unix_socket(folder.join("queue.socket"));
+    let launch = mode.tubes().on_unix_socket(folder.join("queue.socket"));
     let server = launch.start();
     let finished = launch.finish();
     assert_eq!(finished.code, Some(111), "{finished:?}");
@@ -216,19 +221,19 @@ fn a_live_socket_is_an_address_in_use() {
     // Also one of another program.
     let path = folder.join("other.socket");
     let other = UnixListener::bind(&path).expect("a socket");
-    assert_eq!(tubes().on_unix_socket(&path).finish().code, Some(111));
+    assert_eq!(mode.tubes().on_unix_socket(&path).finish().code, Some(111));
     drop(other);
 }
 
-#[test]
-fn any_other_file_in_the_place_of_the_socket_is_an_error() {
+in_both_modes!(any_other_file_in_the_place_of_the_socket_is_an_error);
+fn any_other_file_in_the_place_of_the_socket_is_an_error(mode: Mode) {
     let folder = Folder::new();
     let (file, link, directory) = (folder.join("file"), folder.join("link"), folder.join("directory"));
     fs::write(&file, "precious").expect("a file");
     symlink(&file, &link).expect("a link");
     fs::create_dir(&directory).expect("a directory");
     for path in [&file, &link, &directory] {
-        let finished = tubes().on_unix_socket(path).finish();
+        let finished = mode.tubes().on_unix_socket(path).finish();
         assert!(!matches!(finished.code, None | Some(0)), "{} {finished:?}", path.display());
         assert!(finished.stderr.contains(&*path.to_string_lossy()), "the path is named: {finished:?}");
     }
@@ -243,9 +248,9 @@ fn activated(launch: Launch, socket: impl Into<OwnedFd>, address: Address) -> te
     launch.through(ACTIVATE).on_given_address(address).start_with_stdin(socket.into())
 }
 
-#[test]
-fn an_inherited_tcp_socket_is_served() {
-    for launch in [tubes(), tubes().called_beanstalkd()] {
+in_both_modes!(an_inherited_tcp_socket_is_served);
+fn an_inherited_tcp_socket_is_served(mode: Mode) {
+    for launch in [mode.tubes(), mode.tubes().called_beanstalkd()] {
         let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
         let address = socket.local_addr().expect("its address");
         // A client that came before the server is served too.
@@ -257,38 +262,39 @@ fn an_inherited_tcp_socket_is_served() {
     }
 }
 
-#[test]
-fn an_inherited_unix_socket_is_served() {
+in_both_modes!(an_inherited_unix_socket_is_served);
+fn an_inherited_unix_socket_is_served(mode: Mode) {
     let folder = Folder::new();
     let path = folder.join("activated.socket");
     let socket = UnixListener::bind(&path).expect("a socket");
-    let server = activated(tubes(), socket, Address::Unix(path));
+    let server = activated(mode.tubes(), socket, Address::Unix(path));
     server.check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
 }
 
-#[test]
-fn an_inherited_socket_wins_over_the_command_line_with_a_warning() {
+in_both_modes!(an_inherited_socket_wins_over_the_command_line_with_a_warning);
+fn an_inherited_socket_wins_over_the_command_line_with_a_warning(mode: Mode) {
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
     let address = socket.local_addr().expect("its address");
     let port = free_port();
-    let server = activated(tubes().with(["-l", "127.0.0.1", "-p", &port.to_string()]), socket, Address::Tcp(address));
+    let server =
+        activated(mode.tubes().with(["-l", "127.0.0.1", "-p", &port.to_string()]), socket, Address::Tcp(address));
     server.check("list-tube-used\r\n", "USING default\r\n");
     assert_eq!(server.listening_addresses(), [address]);
     assert!(server.stderr().contains("-l") || server.stderr().contains("-p"), "no warning: {:?}", server.stderr());
 }
 
-#[test]
-fn sockets_meant_for_another_process_are_left_alone() {
-    let server = tubes().environment("LISTEN_FDS", "1").environment("LISTEN_PID", "1").start();
+in_both_modes!(sockets_meant_for_another_process_are_left_alone);
+fn sockets_meant_for_another_process_are_left_alone(mode: Mode) {
+    let server = mode.tubes().environment("LISTEN_FDS", "1").environment("LISTEN_PID", "1").start();
     server.check("list-tube-used\r\n", "USING default\r\n");
     assert_eq!(server.listening_addresses(), [(Ipv4Addr::LOCALHOST, server.port()).into()]);
 }
 
-#[test]
-fn an_inherited_descriptor_of_another_kind_is_refused() {
+in_both_modes!(an_inherited_descriptor_of_another_kind_is_refused);
+fn an_inherited_descriptor_of_another_kind_is_refused(mode: Mode) {
     let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
     let address = Address::Tcp((Ipv4Addr::LOCALHOST, free_port()).into());
-    let launch = tubes().through(ACTIVATE).on_given_address(address);
+    let launch = mode.tubes().through(ACTIVATE).on_given_address(address);
     let mut server = launch.spawn_only_with_stdin(datagrams.into());
     let status = server.wait();
     assert!(!matches!(status.code(), None | Some(0)), "{status} {}", server.stderr());

@@ -1,10 +1,10 @@
 //! What the counters and gauges count.
 
-use super::{server, wait_for_waiting};
+use super::{Mode, in_both_modes, wait_for_waiting};
 
-#[test]
-fn every_command_is_counted_once_its_arguments_parse() {
-    let server = server();
+in_both_modes!(every_command_is_counted_once_its_arguments_parse);
+fn every_command_is_counted_once_its_arguments_parse(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     let commands = [
         ("cmd-put", "put 0 0 1 99999999\r\n", ""),
@@ -41,9 +41,9 @@ fn every_command_is_counted_once_its_arguments_parse() {
     assert_eq!(client.stat("stats", "cmd-stats"), (commands.len() - 1 + 3).to_string());
 }
 
-#[test]
-fn reserve_is_counted_apart_from_reserve_with_timeout() {
-    let server = server();
+in_both_modes!(reserve_is_counted_apart_from_reserve_with_timeout);
+fn reserve_is_counted_apart_from_reserve_with_timeout(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "put 0 0 60 0\r\n\r\nreserve\r\nrelease 1 0 0\r\nreserve-with-timeout 5\r\n",
@@ -55,9 +55,9 @@ fn reserve_is_counted_apart_from_reserve_with_timeout() {
     );
 }
 
-#[test]
-fn a_refused_put_is_counted_as_a_command_but_not_as_a_job() {
-    let server = super::tubes().with(["-z", "3"]).start();
+in_both_modes!(a_refused_put_is_counted_as_a_command_but_not_as_a_job);
+fn a_refused_put_is_counted_as_a_command_but_not_as_a_job(mode: Mode) {
+    let server = mode.tubes().with(["-z", "3"]).start();
     let mut client = server.connect();
     client.check("put 0 0 1 4\r\nabcd\r\n", "JOB_TOO_BIG\r\n");
     client.check_stats("stats", &[("cmd-put", "1"), ("total-jobs", "0")]);
@@ -68,9 +68,9 @@ fn a_refused_put_is_counted_as_a_command_but_not_as_a_job() {
     client.check_stats("stats-tube default", &[("total-jobs", "1"), ("current-jobs-ready", "1")]);
 }
 
-#[test]
-fn what_does_not_parse_is_not_counted() {
-    let server = server();
+in_both_modes!(what_does_not_parse_is_not_counted);
+fn what_does_not_parse_is_not_counted(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "put x 0 0 0\r\npeek x\r\ndelete\r\nrelease 1 0\r\nuse -\r\nwatch \r\nignore \r\nbury 1\r\nkick x\r\ntouch x\r\nstats-job x\r\nstats-tube -\r\npause-tube default\r\nreserve-with-timeout x\r\nlist-tubes \r\nPUT\r\n",
@@ -81,9 +81,9 @@ fn what_does_not_parse_is_not_counted() {
     assert_eq!(counted, ["cmd-stats: 1"]);
 }
 
-#[test]
-fn gauges_follow_the_states_of_jobs() {
-    let server = server();
+in_both_modes!(gauges_follow_the_states_of_jobs);
+fn gauges_follow_the_states_of_jobs(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "put 1023 0 60 0\r\n\r\nput 1024 0 60 0\r\n\r\nput 0 100 60 0\r\n\r\nput 0 0 60 0\r\n\r\n",
@@ -123,9 +123,9 @@ fn gauges_follow_the_states_of_jobs() {
     client.check_stats("stats", &[("cmd-delete", "4")]);
 }
 
-#[test]
-fn counters_of_a_job_count_what_happened_to_it() {
-    let server = server();
+in_both_modes!(counters_of_a_job_count_what_happened_to_it);
+fn counters_of_a_job_count_what_happened_to_it(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 60 0\r\n\r\n", "INSERTED 1\r\n");
     client.check("reserve\r\nrelease 1 0 0\r\nreserve\r\nbury 1 0\r\nkick 1\r\nreserve\r\nrelease 1 0 100\r\nkick-job 1\r\nreserve-job 1\r\nbury 1 0\r\n",
@@ -136,9 +136,9 @@ fn counters_of_a_job_count_what_happened_to_it() {
     );
 }
 
-#[test]
-fn connections_are_counted_while_they_are_open() {
-    let server = server();
+in_both_modes!(connections_are_counted_while_they_are_open);
+fn connections_are_counted_while_they_are_open(mode: Mode) {
+    let server = mode.server();
     let mut monitor = server.connect();
     monitor.check_stats(
         "stats",
@@ -188,9 +188,9 @@ fn connections_are_counted_while_they_are_open() {
     );
 }
 
-#[test]
-fn a_put_that_was_read_makes_a_producer_and_a_timed_out_reserve_a_worker() {
-    let server = super::tubes().with(["-z", "3"]).start();
+in_both_modes!(a_put_that_was_read_makes_a_producer_and_a_timed_out_reserve_a_worker);
+fn a_put_that_was_read_makes_a_producer_and_a_timed_out_reserve_a_worker(mode: Mode) {
+    let server = mode.tubes().with(["-z", "3"]).start();
     let mut client = server.connect();
     // As in the original, one over the limit is not read.
     client.check("put 0 0 1 4\r\nabcd\r\nreserve-with-timeout 0\r\n", "JOB_TOO_BIG\r\nTIMED_OUT\r\n");
@@ -199,9 +199,9 @@ fn a_put_that_was_read_makes_a_producer_and_a_timed_out_reserve_a_worker() {
     client.check_stats("stats", &[("current-producers", "1"), ("current-workers", "1")]);
 }
 
-#[test]
-fn a_tube_counts_who_waits_for_it() {
-    let server = server();
+in_both_modes!(a_tube_counts_who_waits_for_it);
+fn a_tube_counts_who_waits_for_it(mode: Mode) {
+    let server = mode.server();
     let (mut worker, mut monitor) = (server.connect(), server.connect());
     worker.check("watch a\r\nwatch b\r\nignore default\r\n", "WATCHING 2\r\nWATCHING 3\r\nWATCHING 2\r\n");
     worker.send("reserve\r\n");
@@ -216,9 +216,9 @@ fn a_tube_counts_who_waits_for_it() {
     }
 }
 
-#[test]
-fn times_are_whole_seconds_truncated() {
-    let server = server();
+in_both_modes!(times_are_whole_seconds_truncated);
+fn times_are_whole_seconds_truncated(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "put 0 100 50 0\r\n\r\nput 0 0 50 0\r\n\r\nreserve\r\n",

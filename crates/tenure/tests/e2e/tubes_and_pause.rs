@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use testing::client::Client;
 
-use super::{LATE_MAX, assert_took, server, wait_for_waiting};
+use super::{LATE_MAX, Mode, assert_took, in_both_modes, wait_for_waiting};
 
 /// Checks `list-tubes`.
 #[track_caller]
@@ -13,25 +13,25 @@ fn check_tubes(client: &mut Client, names: &[&str]) {
     assert_eq!(client.text("list-tubes"), format!("---\n{expected}"));
 }
 
-#[test]
-fn a_connection_uses_and_watches_default() {
-    server().check(
+in_both_modes!(a_connection_uses_and_watches_default);
+fn a_connection_uses_and_watches_default(mode: Mode) {
+    mode.server().check(
         "list-tube-used\r\nlist-tubes-watched\r\nlist-tubes\r\n",
         "USING default\r\nOK 14\r\n---\n- default\n\r\nOK 14\r\n---\n- default\n\r\n",
     );
 }
 
-#[test]
-fn lists_show_default_the_watched_and_the_used_tube() {
-    server().check(
+in_both_modes!(lists_show_default_the_watched_and_the_used_tube);
+fn lists_show_default_the_watched_and_the_used_tube(mode: Mode) {
+    mode.server().check(
         "watch w\r\nuse u\r\nlist-tubes\r\nlist-tube-used\r\nlist-tubes-watched\r\n",
         "WATCHING 2\r\nUSING u\r\nOK 22\r\n---\n- default\n- w\n- u\n\r\nUSING u\r\nOK 18\r\n---\n- default\n- w\n\r\n",
     );
 }
 
-#[test]
-fn tubes_are_listed_in_the_order_of_creation_and_watched_ones_in_that_of_watching() {
-    let server = server();
+in_both_modes!(tubes_are_listed_in_the_order_of_creation_and_watched_ones_in_that_of_watching);
+fn tubes_are_listed_in_the_order_of_creation_and_watched_ones_in_that_of_watching(mode: Mode) {
+    let server = mode.server();
     let (mut first, mut second) = (server.connect(), server.connect());
     first.check("use m\r\nwatch z\r\n", "USING m\r\nWATCHING 2\r\n");
     second.check(
@@ -48,17 +48,17 @@ fn tubes_are_listed_in_the_order_of_creation_and_watched_ones_in_that_of_watchin
     check_tubes(&mut first, &["default", "z", "a", "m"]);
 }
 
-#[test]
-fn watch_is_idempotent_and_the_last_tube_cannot_be_ignored() {
-    server().check(
+in_both_modes!(watch_is_idempotent_and_the_last_tube_cannot_be_ignored);
+fn watch_is_idempotent_and_the_last_tube_cannot_be_ignored(mode: Mode) {
+    mode.server().check(
         "watch default\r\nwatch a\r\nwatch a\r\nignore nowhere\r\nignore default\r\nignore default\r\nignore a\r\nignore a\r\nignore nowhere\r\nlist-tubes-watched\r\n",
         "WATCHING 1\r\nWATCHING 2\r\nWATCHING 2\r\nWATCHING 2\r\nWATCHING 1\r\nWATCHING 1\r\nNOT_IGNORED\r\nNOT_IGNORED\r\nWATCHING 1\r\nOK 8\r\n---\n- a\n\r\n",
     );
 }
 
-#[test]
-fn only_use_and_watch_create_tubes() {
-    let server = server();
+in_both_modes!(only_use_and_watch_create_tubes);
+fn only_use_and_watch_create_tubes(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("stats-tube n\r\npause-tube n 1\r\nignore n\r\n", "NOT_FOUND\r\nNOT_FOUND\r\nWATCHING 1\r\n");
     check_tubes(&mut client, &["default"]);
@@ -68,9 +68,9 @@ fn only_use_and_watch_create_tubes() {
     client.check_stats("stats", &[("current-tubes", "3")]);
 }
 
-#[test]
-fn a_tube_lives_while_it_is_used_watched_or_holds_a_job_in_any_state() {
-    let server = server();
+in_both_modes!(a_tube_lives_while_it_is_used_watched_or_holds_a_job_in_any_state);
+fn a_tube_lives_while_it_is_used_watched_or_holds_a_job_in_any_state(mode: Mode) {
+    let server = mode.server();
     let (mut client, mut worker) = (server.connect(), server.connect());
     for (tube, command) in [("used", "use used"), ("watched", "watch watched")] {
         let mut other = server.connect();
@@ -93,18 +93,18 @@ fn a_tube_lives_while_it_is_used_watched_or_holds_a_job_in_any_state() {
     client.check("stats-tube t\r\npause-tube t 1\r\n", "NOT_FOUND\r\nNOT_FOUND\r\n");
 }
 
-#[test]
-fn default_always_exists() {
-    let server = server();
+in_both_modes!(default_always_exists);
+fn default_always_exists(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("use a\r\nwatch a\r\nignore default\r\n", "USING a\r\nWATCHING 2\r\nWATCHING 1\r\n");
     check_tubes(&mut client, &["default", "a"]);
     client.check_stats("stats-tube default", &[("current-using", "0"), ("current-watching", "0")]);
 }
 
-#[test]
-fn a_tube_vanishes_with_its_counters_and_pause() {
-    let server = server();
+in_both_modes!(a_tube_vanishes_with_its_counters_and_pause);
+fn a_tube_vanishes_with_its_counters_and_pause(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "use t\r\nput 0 0 60 0\r\n\r\npause-tube t 1000\r\ndelete 1\r\n",
@@ -125,17 +125,17 @@ fn a_tube_vanishes_with_its_counters_and_pause() {
     client.check("put 0 0 60 0\r\n\r\nreserve-with-timeout 0\r\n", "INSERTED 2\r\nRESERVED 2 0\r\n\r\n");
 }
 
-#[test]
-fn use_of_the_same_tube_again_keeps_it() {
-    let server = server();
+in_both_modes!(use_of_the_same_tube_again_keeps_it);
+fn use_of_the_same_tube_again_keeps_it(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("use t\r\npause-tube t 1000\r\nuse t\r\n", "USING t\r\nPAUSED\r\nUSING t\r\n");
     client.check_stats("stats-tube t", &[("current-using", "1"), ("pause", "1000")]);
 }
 
-#[test]
-fn a_pause_delays_reservations_by_its_time() {
-    let server = server();
+in_both_modes!(a_pause_delays_reservations_by_its_time);
+fn a_pause_delays_reservations_by_its_time(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 60 1\r\na\r\n", "INSERTED 1\r\n");
     let start = Instant::now();
@@ -146,9 +146,9 @@ fn a_pause_delays_reservations_by_its_time() {
     assert_took(start, 1);
 }
 
-#[test]
-fn a_pause_holds_back_jobs_put_later_and_waiters_that_came_before() {
-    let server = server();
+in_both_modes!(a_pause_holds_back_jobs_put_later_and_waiters_that_came_before);
+fn a_pause_holds_back_jobs_put_later_and_waiters_that_came_before(mode: Mode) {
+    let server = mode.server();
     let (mut worker, mut client) = (server.connect(), server.connect());
     worker.send("reserve\r\n");
     wait_for_waiting(&mut client, 1);
@@ -158,9 +158,9 @@ fn a_pause_holds_back_jobs_put_later_and_waiters_that_came_before() {
     assert_took(start, 1);
 }
 
-#[test]
-fn a_pause_of_0_lifts_it_at_once_and_wakes_a_waiter() {
-    let server = server();
+in_both_modes!(a_pause_of_0_lifts_it_at_once_and_wakes_a_waiter);
+fn a_pause_of_0_lifts_it_at_once_and_wakes_a_waiter(mode: Mode) {
+    let server = mode.server();
     let (mut worker, mut client) = (server.connect(), server.connect());
     client.check("put 0 0 60 1\r\na\r\npause-tube default 86400\r\n", "INSERTED 1\r\nPAUSED\r\n");
     worker.send("reserve\r\n");
@@ -173,9 +173,9 @@ fn a_pause_of_0_lifts_it_at_once_and_wakes_a_waiter() {
     client.check_stats("stats-tube default", &[("pause", "0"), ("pause-time-left", "0"), ("cmd-pause-tube", "2")]);
 }
 
-#[test]
-fn a_new_pause_replaces_the_old_one() {
-    let server = server();
+in_both_modes!(a_new_pause_replaces_the_old_one);
+fn a_new_pause_replaces_the_old_one(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("put 0 0 60 1\r\na\r\npause-tube default 1000\r\n", "INSERTED 1\r\nPAUSED\r\n");
     let start = Instant::now();
@@ -188,9 +188,9 @@ fn a_new_pause_replaces_the_old_one() {
     assert_took(start, 2);
 }
 
-#[test]
-fn a_pause_concerns_only_reserve() {
-    let server = server();
+in_both_modes!(a_pause_concerns_only_reserve);
+fn a_pause_concerns_only_reserve(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check(
         "use t\r\nput 0 0 60 1\r\na\r\nput 0 100 60 1\r\nb\r\npause-tube t 1000\r\n",
@@ -213,9 +213,9 @@ fn a_pause_concerns_only_reserve() {
     );
 }
 
-#[test]
-fn the_pause_is_shown_with_the_time_left() {
-    let server = server();
+in_both_modes!(the_pause_is_shown_with_the_time_left);
+fn the_pause_is_shown_with_the_time_left(mode: Mode) {
+    let server = mode.server();
     let mut client = server.connect();
     client.check("pause-tube default 100\r\n", "PAUSED\r\n");
     client.check_stats("stats-tube default", &[("pause", "100"), ("cmd-pause-tube", "1")]);
@@ -223,9 +223,9 @@ fn the_pause_is_shown_with_the_time_left() {
     assert!((90..=100).contains(&left), "{left}");
 }
 
-#[test]
-fn a_waiter_of_a_paused_and_an_open_tube_is_served_from_the_open_one() {
-    let server = server();
+in_both_modes!(a_waiter_of_a_paused_and_an_open_tube_is_served_from_the_open_one);
+fn a_waiter_of_a_paused_and_an_open_tube_is_served_from_the_open_one(mode: Mode) {
+    let server = mode.server();
     let (mut worker, mut client) = (server.connect(), server.connect());
     worker.check("watch closed\r\nwatch open\r\n", "WATCHING 2\r\nWATCHING 3\r\n");
     client.check("pause-tube closed 1000\r\n", "PAUSED\r\n");
