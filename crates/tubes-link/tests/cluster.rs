@@ -828,6 +828,21 @@ fn a_reserve_sent_behind_one_that_brings_the_last_second_is_answered_soon() {
     assert!(cluster.heard.ends_with("w0: RESERVED #1 5 brief\n0 w0: DEADLINE_SOON\n"), "{}", cluster.heard);
 }
 
+/// And a job that is on its way out when the reserve is sent has no last second any more.
+#[test]
+fn a_reserve_sent_behind_what_ends_the_last_second_is_not_answered_soon() {
+    use tubes_protocol::Command;
+    let mut cluster = Cluster::new(2);
+    cluster.play("0 p0 use a\n0 p0 put 0 0 1 brief\n0 w0 watch a\n0 w0 ignore default\n0 w0 reserve");
+    let client = cluster.clients["w0"].1;
+    let id = cluster.ids[0];
+    for command in [Command::Delete(id), Command::Reserve { timeout_s: Some(0) }] {
+        cluster.front(0, |router, now, wires| router.command(now, client, command, wires));
+    }
+    cluster.settle();
+    assert!(cluster.heard.ends_with("w0: DELETED\n0 w0: TIMED_OUT\n"), "{}", cluster.heard);
+}
+
 #[test]
 fn the_end_of_a_client_or_of_its_sending_reaches_reserves_behind_others() {
     let mut cluster = Cluster::new(2);

@@ -22,7 +22,7 @@ impl Router {
     pub fn command(&mut self, now_ns: u64, id: ClientId, command: Command<'_>, wires: &mut impl Wires) {
         self.count(id, &command);
         self.client_mut(id).forget_expired(now_ns);
-        if self.must_wait(id, &command, wires) {
+        if self.must_wait(now_ns, id, &command, wires) {
             let until = self.patience(id, &command, now_ns);
             self.client_mut(id).stalled = Some((Request::of(command), until));
             self.stalled.insert(id);
@@ -96,7 +96,7 @@ impl Router {
 
     /// Whether the command cannot be sent yet: others are under way elsewhere, an owner is away, or too much is on its
     /// way already.
-    fn must_wait(&self, id: ClientId, command: &Command<'_>, wires: &impl Wires) -> bool {
+    fn must_wait(&self, now_ns: u64, id: ClientId, command: &Command<'_>, wires: &impl Wires) -> bool {
         let client = self.client(id);
         let is_busy = client.is_busy();
         let is_blocked = |owner: u16| {
@@ -113,7 +113,11 @@ impl Router {
             Target::All => is_busy || self.up.contains(&false),
             Target::Here => false,
             // One owner must be there; of several a blocking reserve needs none to be.
-            Target::Watched => client.only_watched_owner().map_or(is_busy, is_blocked),
+            Target::Watched => client.only_watched_owner().map_or(is_busy, |owner| {
+                // What is unanswered may end the last second of a held job (delete, release, bury, touch). One that begins
+                // is seen by the owner, where the job is.
+                is_blocked(owner) || is_busy && client.in_margin(now_ns)
+            }),
         }
     }
 
@@ -157,7 +161,7 @@ impl Router {
                 Command::Put { pri: *pri, delay_s: *delay_s, ttr_s: *ttr_s, body: Box::default() }
             }
         };
-        if self.must_wait(id, &command, wires) {
+        if self.must_wait(now_ns, id, &command, wires) {
             let until = until.min(self.patience(id, &command, now_ns));
             self.client_mut(id).stalled = Some((request, until));
             self.arm(id);
