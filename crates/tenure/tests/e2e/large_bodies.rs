@@ -32,7 +32,7 @@ fn a_body_of_64_mib_does_not_hold_up_small_commands() {
         let server = launch.start();
         let body: Vec<u8> = (0..64 * MIB).map(|at| (at % 249) as u8).collect();
         let mut big = server.connect();
-        big.check("watch large\r\nuse large\r\n", "WATCHING 2\r\nUSING large\r\n");
+        big.check("watch large\r\nignore default\r\nuse large\r\n", "WATCHING 2\r\nWATCHING 1\r\nUSING large\r\n");
         let mut small = server.connect();
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
