@@ -43,6 +43,14 @@ pub(crate) fn table() -> Vec<Phase> {
             supervision,
             "each fault of several processes, under load, loses and doubles nothing",
         ),
+        row(
+            "connections",
+            Run,
+            &["programs", "build"],
+            20,
+            connections,
+            "20,000 connections are served and shared out; floods and slow clients cost others little",
+        ),
         row("demo", Run, &["build"], 10, demo, "the demo loses and doubles nothing, at a small size"),
         row("xtask", Build, &[], 20, own_tests, "the checks themselves: each finds a planted violation"),
         row("clippy", Build, &[], 20, clippy, "no warning from the compiler or clippy in any target"),
@@ -187,6 +195,14 @@ fn supervision(step: &Step<'_>) -> anyhow::Result<String> {
     let mut matrix = built(step, "supervision_matrix");
     matrix.arg(step.target.join(PROFILE).join("tenure")).args(["--repeats", SUPERVISION]);
     let said = step.capture(matrix.env("PATH", tools::search_path(step.target)?))?;
+    step.log(&said);
+    Ok(said.lines().last().unwrap_or_default().to_owned())
+}
+
+fn connections(step: &Step<'_>) -> anyhow::Result<String> {
+    let mut load = built(step, "connections");
+    load.arg(step.target.join(PROFILE).join("tenure")).env("PATH", tools::search_path(step.target)?);
+    let said = step.capture(&mut load)?;
     step.log(&said);
     Ok(said.lines().last().unwrap_or_default().to_owned())
 }

@@ -6,7 +6,7 @@ pub mod fuzz;
 pub mod history;
 pub mod ids;
 pub mod model;
-mod proc;
+pub mod proc;
 pub mod process;
 pub mod rng;
 pub mod sim;

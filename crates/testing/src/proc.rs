@@ -49,7 +49,7 @@ pub(crate) fn status(pid: u32, name: &str) -> String {
 
 /// Resident memory of its own in bytes: without the program itself, which all processes share.
 #[track_caller]
-pub(crate) fn resident(pid: u32) -> u64 {
+pub fn resident(pid: u32) -> u64 {
     let value = status(pid, "RssAnon");
     let kibibytes = value.strip_suffix(" kB").and_then(|number| number.trim().parse::<u64>().ok());
     kibibytes.unwrap_or_else(|| panic!("cannot read RssAnon {value:?}")) * 1024
@@ -69,7 +69,7 @@ pub(crate) fn cpu(pid: u32) -> Duration {
 
 /// The number of descriptors it has open.
 #[track_caller]
-pub(crate) fn descriptors(pid: u32) -> usize {
+pub fn descriptors(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors of a running process").count()
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn is_listening(pid: u32, address: &Address) -> bool {
 }
 
 /// The inodes of all sockets that `pid` has open; empty if it is gone.
-pub(crate) fn socket_inodes(pid: u32) -> HashSet<u64> {
+pub fn socket_inodes(pid: u32) -> HashSet<u64> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return HashSet::new() };
     let links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     links.filter_map(|link| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).collect()
