@@ -54,7 +54,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
-    /// Run the random tests again and again, with seeds that are new in each round.
+    /// Keep 100,000 connections for half an hour, then run the random tests again and again, with seeds that are new in
+    /// each round.
     Soak {
         /// When to stop.
         #[arg(long, value_name = "N", default_value_t = 480)]

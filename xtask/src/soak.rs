@@ -1,15 +1,18 @@
-//! Random tests for hours instead of minutes, each round with seeds that no round before had.
+//! Random tests for hours instead of minutes, each round with seeds that no round before had; before them a crowd of
+//! connections that rests for half an hour.
 //!
-//! Owns: which tests take a first seed, and by which variable.
+//! Owns: which tests take a first seed, and by which variable; how many connections the crowd has.
 //! Never: ends early because all is well. It ends when its time is up, or at the first failure, with the seed.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
 use crate::cargo::{self, PROFILE};
 use crate::process::{self, End};
+use crate::runner::target_folder;
 
 /// Cargo's arguments, and the variable, that begin a test at a seed.
 type Call = (Vec<String>, Option<(&'static str, String)>);
@@ -48,6 +51,24 @@ fn supervision(first: u64) -> Call {
     (words(&format!("{matrix} - --repeats {SUPERVISION_REPEATS} --seed {first}")), None)
 }
 
+/// A crowd needs so many processes on either side: each has fewer than 20,000 descriptors.
+const CROWD: [&str; 6] = ["--connections", "100000", "--frontends", "6", "--processes", "6"];
+/// How long the crowd stays, if the soak is long enough.
+const CROWD_MINUTES: u64 = 30;
+
+/// A crowd of connections that rests: all are served each minute, and memory does not grow.
+fn crowd(root: &Path, minutes: u64) -> anyhow::Result<()> {
+    let programs = target_folder(root).join(PROFILE);
+    let mut command = Command::new(programs.join("connections"));
+    command.arg(programs.join("tenure")).args(["--only", "many connections"]).args(CROWD);
+    command.args(["--hold-minutes", &minutes.min(CROWD_MINUTES).to_string()]);
+    match process::run(&mut command, Instant::now() + ROUND_LIMIT).context("the crowd could not be started")? {
+        End::Exited(status) if status.success() => Ok(()),
+        End::Exited(status) => bail!("the crowd failed with {status}; to repeat it: {command:?}"),
+        End::TimedOut => bail!("the crowd hangs; to repeat it: {command:?}"),
+    }
+}
+
 fn words(text: &str) -> Vec<String> {
     text.split(' ').map(ToOwned::to_owned).collect()
 }
@@ -57,20 +78,21 @@ const STRIDE: u64 = 1_000_000;
 /// A round that takes longer hangs.
 const ROUND_LIMIT: Duration = Duration::from_secs(3_600);
 
-/// Runs all rows in turn until `minutes` have passed; the first round begins at `seed`.
+/// Lets a crowd rest, then runs all rows in turn until `minutes` have passed; the first round begins at `seed`.
 ///
 /// # Errors
 ///
 /// At the first failure; the message says how to repeat it.
 pub(crate) fn run(root: &Path, minutes: u64, seed: u64) -> anyhow::Result<()> {
-    // The server that some of the rows run, where they look for it.
+    // The server that the crowd and some of the rows use, where they look for it, and the crowd.
     let mut build = cargo::plain(root);
-    build.args(["build", "--locked", "--package", "tenure", "--profile", PROFILE]);
+    build.args(["build", "--locked", "--package", "tenure", "--package", "testing", "--bins", "--profile", PROFILE]);
     match process::run(&mut build, Instant::now() + ROUND_LIMIT).context("the server could not be built")? {
         End::Exited(status) if status.success() => {}
         End::Exited(_) | End::TimedOut => bail!("the server could not be built"),
     }
     let end = Instant::now() + Duration::from_secs(60 * minutes);
+    crowd(root, minutes)?;
     let mut round = 0;
     while Instant::now() < end {
         let first = seed + round * STRIDE;
