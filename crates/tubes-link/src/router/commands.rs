@@ -45,11 +45,21 @@ impl Router {
         }
     }
 
-    /// The client will send nothing more: a waiting reserve ends.
+    /// The client will send nothing more: a waiting reserve ends, but is served first if a job is ready.
     pub fn half_close(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
-        self.client_mut(id).is_half_closed = true;
-        if self.client(id).wait.is_some() {
-            self.end_wait(now_ns, id, Ending::TimedOut, wires);
+        let client = self.client_mut(id);
+        client.is_half_closed = true;
+        match &mut client.wait {
+            None => {}
+            Some(wait) if wait.round.is_some() && wait.ending.is_none() => {
+                // What the owners answer to the question that is under way still counts.
+                wait.is_poll = true;
+                self.decide(now_ns, id, wires);
+                if self.clients[id.0 as usize].is_some() {
+                    self.arm(id);
+                }
+            }
+            Some(_) => self.end_wait(now_ns, id, Ending::TimedOut, wires),
         }
     }
 

@@ -18,6 +18,7 @@ impl Router {
     pub(super) fn reserve(&mut self, now_ns: u64, id: ClientId, timeout_s: Option<u32>, wires: &mut impl Wires) {
         let owner_wait_ns = self.options.owner_wait_ns;
         let client = self.client_mut(id);
+        client.forget_expired(now_ns);
         let owners = client.watched_owners();
         let number = client.next_wait;
         client.next_wait = client.next_wait.wrapping_add(1);
@@ -42,7 +43,7 @@ impl Router {
             return;
         }
         let until = ends_at(now_ns, timeout_s, is_poll);
-        let mut wait = Wait { number, until, is_poll, owners, ending: None, round: None };
+        let mut wait = Wait { number, began: now_ns, until, is_poll, owners, ending: None, round: None };
         let away: OwnerSet = owners.iter().filter(|owner| !self.up[usize::from(*owner)]).collect();
         let give_up_at = if is_poll && !away.is_empty() { now_ns + owner_wait_ns } else { u64::MAX };
         wait.round = Some(Round { asked: owners, accept_at: u64::MAX, give_up_at, ..Round::default() });
@@ -71,7 +72,7 @@ impl Router {
         let client = self.client_mut(id);
         let until = ends_at(now_ns, timeout_s, is_poll);
         let owners = std::iter::once(client.busy_owner).collect();
-        client.wait = Some(Wait { number, until, is_poll, owners, ending: None, round: None });
+        client.wait = Some(Wait { number, began: now_ns, until, is_poll, owners, ending: None, round: None });
         let is_half_closed = client.is_half_closed;
         self.waiting_count += 1;
         self.arm(id);
@@ -174,7 +175,9 @@ impl Router {
     }
 
     /// Accepts the best offer if it is time, or ends a round without one.
-    fn decide(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
+    pub(super) fn decide(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
+        let up = self.up.clone();
+        let owner_wait_ns = self.options.owner_wait_ns;
         let client = self.client_mut(id);
         let session = client.session;
         let in_margin = client.in_margin(now_ns);
@@ -208,7 +211,11 @@ impl Router {
             round.has_missed = false;
             round.rounds += 1;
             round.asked = owners;
-            for owner in owners.iter() {
+            if owners.iter().any(|owner| !up[usize::from(owner)]) {
+                // Those that are away are asked when they are back.
+                round.give_up_at = round.give_up_at.min(now_ns.saturating_add(owner_wait_ns));
+            }
+            for owner in owners.iter().filter(|owner| up[usize::from(*owner)]) {
                 wires.to_owner(owner, session, &ToOwner::Ask { wait: number, in_margin, is_poll });
             }
             return;
