@@ -262,6 +262,13 @@ impl Client {
         if wait.is_poll { u64::MAX } else { wait.soon_at(self.first_deadline()) }
     }
 
+    /// Whether `now_ns` lies in the last second of a job that it holds at another owner than `owner`. What it holds there, that owner knows better: a job
+    /// may be let go by a command that is on its way.
+    pub(super) fn in_margin_elsewhere(&self, now_ns: u64, owner: u16) -> bool {
+        let is_near = |deadline: u64| now_ns >= deadline.saturating_sub(super::MARGIN_NS);
+        self.in_margin(now_ns) && self.held.values().any(|(holder, deadline)| *holder != owner && is_near(*deadline))
+    }
+
     /// When something is due for it next, in ns; `u64::MAX` if nothing is.
     pub(super) fn next_due(&self) -> u64 {
         let mut due = self.stalled.as_ref().map_or(u64::MAX, |(_, until)| *until);

@@ -30,6 +30,7 @@ impl Router {
             client.touched.insert(owner);
         }
         if let Some(owner) = client.only_watched_owner() {
+            let in_margin = client.in_margin_elsewhere(now_ns, owner);
             let message = ToOwner::Reserve { wait: number, in_margin, is_poll };
             let is_behind = client.is_busy();
             client.busy_owner = owner;
