@@ -48,6 +48,12 @@ impl Model {
         self.tubes.get(used).map(|tube| &*tube.name)
     }
 
+    /// Whether the session is in the last second of a job that it holds here.
+    #[must_use]
+    pub fn is_in_margin(&self, now: Moment, session: u32) -> bool {
+        self.in_margin(now, session)
+    }
+
     /// Whether the session watches the tube of this number.
     #[must_use]
     pub fn watches(&self, session: u32, tube: u64) -> bool {

@@ -105,7 +105,11 @@ impl World {
                 } else {
                     // No two puts are alike.
                     self.bodies += 1;
-                    let own = self.bodies.to_le_bytes().iter().chain(body.iter()).copied().collect::<Vec<u8>>();
+                    let mut own = self.bodies.to_le_bytes().iter().chain(body.iter()).copied().collect::<Vec<u8>>();
+                    if self.rng.chance(self.shape.large_percent, 100) {
+                        own.resize(60_000 + self.rng.index(200_000), 7);
+                        self.outcome.large_bodies += 1;
+                    }
                     *body = own.into_boxed_slice();
                 }
             }

@@ -62,6 +62,8 @@ pub(super) struct Frontend {
     pub(super) inbox: VecDeque<(usize, u32, Input)>,
     /// Links that were lost without word of their owners' ends, and when that is reported, in ns of the boot clock.
     unlinked: Vec<(Instance, u64)>,
+    /// A link had no room for commands.
+    is_full: bool,
     /// It accepts clients.
     pub(super) listens: bool,
     stopping_until_ns: Option<u64>,
@@ -75,13 +77,14 @@ struct Reach<'a> {
     said: Vec<(u32, Vec<u8>)>,
     closing: Vec<u32>,
     wrong: Option<String>,
-    /// What was sent to an owner that is away.
-    sent: u64,
+    backlog_max: usize,
 }
 
 impl Wires for Reach<'_> {
+    fn has_room(&self, owner: u16) -> bool {
+        self.links[usize::from(owner)].as_ref().is_none_or(|link| link.writer.backlog() < self.backlog_max)
+    }
     fn to_owner(&mut self, owner: u16, session: u64, message: &ToOwner<'_>) {
-        self.sent += 1;
         let Some(link) = &mut self.links[usize::from(owner)] else {
             self.wrong = Some(format!("{message:?} is sent to owner {owner}, which is away"));
             return;
@@ -139,13 +142,17 @@ impl World {
         process.says.push(FromChild::Ready { generation, jobs: 0, next_id: 0 });
         Frontend {
             process,
-            router: Router::new(RouterOptions { owner_wait_ns: self.shape.owner_wait_ns }, self.map.clone()),
+            router: Router::new(
+                RouterOptions { owner_wait_ns: self.shape.owner_wait_ns, bodies_max: self.shape.bodies_max },
+                self.map.clone(),
+            ),
             links: (0..self.shape.owners).map(|_| None).collect(),
             connections: Vec::new(),
             held: BTreeMap::new(),
             sessions: 0,
             inbox: VecDeque::new(),
             unlinked: Vec::new(),
+            is_full: false,
             listens: false,
             stopping_until_ns: None,
         }
@@ -176,19 +183,13 @@ impl World {
                 break;
             }
         }
-        for owner in 0..frontend.links.len() {
-            let Some(link) = &mut frontend.links[owner] else { continue };
-            link.end_turn(None, 0);
-            let delay_ns = self.rng.below(self.shape.link_ns + 1);
-            match link.send(&mut self.network, self.now_ns, delay_ns) {
-                Ok(sent) => {
-                    if let Some(at_ns) = sent.arrives_ns {
-                        let pipe = link.pipe;
-                        self.at(at_ns, Step::Arrive { pipe, towards: Role::Owner });
-                    }
-                }
-                Err(lost) => self.frontend_loses(frontend, owner, lost)?,
-            }
+        self.send_to_owners(frontend)?;
+        let low = self.shape.link_backlog_max / 2;
+        if frontend.is_full && frontend.links.iter().flatten().all(|link| link.writer.backlog() < low) {
+            frontend.is_full = false;
+            self.outcome.full_links += 1;
+            self.with_router(frontend, |router, reach| router.room(now_ns, reach))?;
+            self.send_to_owners(frontend)?;
         }
         self.answer_clients(frontend);
         if let Some(until_ns) = frontend.stopping_until_ns
@@ -212,6 +213,25 @@ impl World {
         Ok(Next::Runs)
     }
 
+    fn send_to_owners(&mut self, frontend: &mut Frontend) -> Checked {
+        for owner in 0..frontend.links.len() {
+            let Some(link) = &mut frontend.links[owner] else { continue };
+            link.writer.end_turn(None);
+            link.make_room();
+            frontend.is_full |= link.writer.backlog() >= self.shape.link_backlog_max;
+            let delay_ns = self.rng.below(self.shape.link_ns + 1);
+            match link.send(&mut self.network, self.now_ns, delay_ns) {
+                Ok(Some(at_ns)) => {
+                    let pipe = link.pipe;
+                    self.at(at_ns, Step::Arrive { pipe, towards: Role::Owner });
+                }
+                Ok(None) => {}
+                Err(lost) => self.frontend_loses(frontend, owner, lost)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Runs something on the router, then looks at all that it has said.
     fn with_router<R>(
         &mut self,
@@ -220,7 +240,8 @@ impl World {
     ) -> Checked<R> {
         let Frontend { router, links, held, .. } = frontend;
         let now_ns = self.moment().boot_ns;
-        let mut reach = Reach { links, held, now_ns, said: Vec::new(), closing: Vec::new(), wrong: None, sent: 0 };
+        let backlog_max = self.shape.link_backlog_max;
+        let mut reach = Reach { links, held, now_ns, said: Vec::new(), closing: Vec::new(), wrong: None, backlog_max };
         let result = run(router, &mut reach);
         let Reach { said, closing, wrong, .. } = reach;
         if let Some(wrong) = wrong {
@@ -430,9 +451,10 @@ impl World {
         if !taken.bytes.is_empty() {
             self.wake_writer(&link);
         }
-        let peer = link.peer;
+        let (peer, pipe) = (link.peer, link.pipe);
         frontend.links[owner] = Some(link);
         for (head, payload) in messages {
+            self.heard_promise(pipe, peer, head.session)?;
             let name = || format!("{} from {peer}", frontend.process.pid.who);
             let message = ToFrontend::read(head.kind, &payload).map_err(|error| format!("{}: {error}", name()))?;
             self.note_held(frontend, peer, head.session, &message);

@@ -5,7 +5,7 @@
 //! right or wrong is written here a second time: only a free job may be handed out or offered, the best first, and a
 //! session hears that there is none only if there is none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use tubes_core::PARTITIONS;
 use tubes_link::{Outcome, ToFrontend, ToOwner};
@@ -79,6 +79,7 @@ pub(super) struct Seen {
     pub(super) served: u64,
     pub(super) nothings: u64,
     pub(super) draining: u64,
+    pub(super) kept: u64,
 }
 
 /// One owner's life under observation.
@@ -93,8 +94,11 @@ pub(super) struct Judge {
     /// Since when each job can be had by anybody.
     free_since_ns: BTreeMap<u64, u64>,
     pub(super) seen: Seen,
-    /// Ids that puts were answered with since the last look.
+    /// What came behind a reserve that waits: kind and payload.
+    behind: BTreeMap<Who, VecDeque<(u8, Vec<u8>)>>,
+    /// Ids that puts were answered with, and messages that were carried out, since the last look.
     pub(super) inserted: Vec<u64>,
+    pub(super) executed: Vec<(Who, u8, Vec<u8>)>,
 }
 
 impl Judge {
@@ -108,7 +112,9 @@ impl Judge {
             answered: BTreeMap::new(),
             free_since_ns: BTreeMap::new(),
             seen: Seen::default(),
+            behind: BTreeMap::new(),
             inserted: Vec::new(),
+            executed: Vec::new(),
         }
     }
 
@@ -180,21 +186,53 @@ impl Judge {
         self.seen.returned += (before - self.offers.len()) as u64;
     }
 
-    /// Carries `message` out by the rules and compares what was said because of it.
+    /// Whether messages of the session that are not about its wait are kept.
+    fn is_waiting(&self, who: Who) -> bool {
+        let is_parked = self.waits.get(&who).is_some_and(|wait| wait.is_parked);
+        is_parked || self.offers.values().any(|offer| offer.who == who)
+    }
+
+    /// A message has come: carries it out by the rules, or keeps it, and compares what was said because of it.
     pub(super) fn message(
         &mut self,
         now: Moment,
         who: Who,
-        message: &ToOwner<'_>,
+        (kind, payload): (u8, &[u8]),
         said: Vec<(Who, Said)>,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Checked {
-        if *message == ToOwner::End {
+        let message = ToOwner::read(kind, payload).map_err(|error| error.to_string())?;
+        let is_about_wait =
+            matches!(message, ToOwner::Ask { .. } | ToOwner::Accept { .. } | ToOwner::Withdraw { .. } | ToOwner::End);
+        let mut said = VecDeque::from(said);
+        if !is_about_wait && self.is_waiting(who) {
+            self.seen.kept += 1;
+            self.behind.entry(who).or_default().push_back((kind, payload.to_vec()));
+        } else {
+            self.execute(now, who, (kind, payload), &mut said, context)?;
+        }
+        self.rest(now, said, context)
+    }
+
+    /// Carries a message out and takes its own answer from the front of what was said.
+    fn execute(
+        &mut self,
+        now: Moment,
+        who: Who,
+        (kind, payload): (u8, &[u8]),
+        said: &mut VecDeque<(Who, Said)>,
+        context: &mut Context,
+    ) -> Checked {
+        let message = ToOwner::read(kind, payload).map_err(|error| error.to_string())?;
+        if message == ToOwner::End {
             self.end(now, who);
-            return self.rest(now, &said);
+            self.revoke();
+            return Ok(());
+        }
+        if matches!(message, ToOwner::Line(_) | ToOwner::Put { .. } | ToOwner::ListTubes) {
+            self.executed.push((who, kind, payload.to_vec()));
         }
         let session = self.session(who);
-        let mut said = said;
         match message {
             ToOwner::Line(line) | ToOwner::Announce(line) => {
                 let Ok(Line::Command(command)) = parse_line(line) else { return Err("no command".to_owned()) };
@@ -202,15 +240,16 @@ impl Judge {
                 let expected = self.answer(session)?;
                 self.revoke();
                 if matches!(message, ToOwner::Line(_)) {
-                    self.own_reply(now, who, session, &expected, &mut said)?;
+                    self.own_reply(who, session, &expected, said)?;
                 }
             }
             ToOwner::Put { pri, delay_s, ttr_s, body } => {
                 if context.is_draining {
                     self.model.drain();
                 }
-                self.model.set_next_id(context.id_count * PARTITIONS as u64 + self.partition(session)?);
-                let command = Command::Put { pri: *pri, delay_s: *delay_s, ttr_s: *ttr_s, body: (*body).into() };
+                let count = context.id_counts.pop_front().ok_or("a put draws no id")?;
+                self.model.set_next_id(count * PARTITIONS as u64 + self.partition(session)?);
+                let command = Command::Put { pri, delay_s, ttr_s, body: body.into() };
                 self.command(now, session, &command, context)?;
                 let expected = self.answer(session)?;
                 if let Some(id) = expected.strip_prefix(b"INSERTED ") {
@@ -219,60 +258,97 @@ impl Judge {
                 } else if expected.starts_with(b"DRAINING") {
                     self.seen.draining += 1;
                 }
-                self.own_reply(now, who, session, &expected, &mut said)?;
+                self.own_reply(who, session, &expected, said)?;
             }
             ToOwner::Unuse => self.model.unuse(session),
             ToOwner::Unwatch(name) => {
                 self.model.unwatch(session, name);
-                let expected = (who, Said::Reply { outcome: Outcome::Done, bytes: Vec::new() });
-                if said.first() != Some(&expected) {
-                    return Err(format!("the answer to an ignore is {said:?}"));
+                let first = said.pop_front();
+                if first != Some((who, Said::Reply { outcome: Outcome::Done, bytes: Vec::new() })) {
+                    return Err(format!("the answer to an ignore is {first:?}"));
                 }
-                said.remove(0);
             }
             ToOwner::ListTubes => {
-                let Some((to, Said::Names(bytes))) = said.first() else { return Err(format!("no names: {said:?}")) };
-                let names = names_of(bytes)?;
+                let Some((to, Said::Names(bytes))) = said.pop_front() else { return Err("no names".to_owned()) };
+                let names = names_of(&bytes)?;
                 let expected: Vec<&[u8]> = self.model.tube_names().collect();
-                if *to != who || !names.iter().map(Vec::as_slice).eq(expected.iter().copied()) {
+                if to != who || !names.iter().map(Vec::as_slice).eq(expected.iter().copied()) {
                     return Err(format!("the tubes are said to be {names:?}, by the rules {expected:?}"));
                 }
-                said.remove(0);
             }
             ToOwner::Reserve { wait, in_margin, is_poll } => {
-                self.begin_wait(who, *wait, false, *is_poll, *in_margin);
+                self.begin_wait(who, wait, false, is_poll, in_margin);
             }
             ToOwner::Ask { wait, in_margin, is_poll } => {
-                let again = self.waits.get(&who).filter(|before| before.number == *wait && before.is_ask);
-                if again.is_some_and(|before| before.is_parked) {
-                    let before = self.waits.get_mut(&who).expect("just seen");
-                    before.in_margin = *in_margin;
-                } else {
-                    self.begin_wait(who, *wait, true, *is_poll, *in_margin);
+                let again = self.waits.get_mut(&who).filter(|before| before.number == wait && before.is_ask);
+                match again.filter(|before| before.is_parked) {
+                    Some(before) => before.in_margin = in_margin,
+                    None => self.begin_wait(who, wait, true, is_poll, in_margin),
                 }
             }
-            ToOwner::Accept { wait, offer } => return self.accept(now, who, session, *wait, *offer, said),
+            ToOwner::Accept { wait, offer } => return self.accept(now, who, session, wait, offer, said),
             ToOwner::Withdraw { wait } => {
-                if self.waits.get(&who).is_some_and(|open| open.number == *wait) {
+                if self.waits.get(&who).is_some_and(|open| open.number == wait) {
                     self.waits.remove(&who);
                     self.give_back(who);
-                } else if self.answered.get(&who) == Some(wait) {
+                } else if self.answered.get(&who) == Some(&wait) {
                     self.seen.crossings += 1;
                 }
-                let last = said.pop();
-                if last != Some((who, Said::Withdrawn { wait: *wait })) {
-                    return Err(format!("a withdrawal is answered by {last:?}"));
-                }
+                // What others were given because of it is said before.
+                let at = said.iter().position(|said| *said == (who, Said::Withdrawn { wait }));
+                let Some(at) = at else { return Err(format!("a withdrawal is not answered: {said:?}")) };
+                said.remove(at);
             }
             ToOwner::End => unreachable!("handled above"),
         }
-        self.rest(now, &said)
+        Ok(())
+    }
+
+    /// Carries out what was kept of a session up to what has said `said`, which is at the front of `queue`.
+    fn go_on_to(&mut self, now: Moment, queue: &mut VecDeque<(Who, Said)>, context: &mut Context) -> Checked {
+        let Some((who, said)) = queue.front().cloned() else { return Ok(()) };
+        loop {
+            if self.is_waiting(who) {
+                return Err(format!("{said:?} to session {who:?}, which waits"));
+            }
+            let next = self.behind.get_mut(&who).and_then(VecDeque::pop_front);
+            let Some((kind, payload)) = next else {
+                return Err(format!("{said:?} to session {who:?}, which has asked for nothing"));
+            };
+            let message = ToOwner::read(kind, &payload).map_err(|error| error.to_string())?;
+            let is_it = !matches!(message, ToOwner::Announce(_) | ToOwner::Unuse);
+            self.execute(now, who, (kind, &payload), queue, context)?;
+            if is_it {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Carries out what was kept and says nothing, of sessions that wait no longer.
+    fn go_on_silently(&mut self, now: Moment, context: &mut Context) -> Checked {
+        let all: Vec<Who> = self.behind.keys().copied().collect();
+        for who in all {
+            while !self.is_waiting(who) {
+                let next = self.behind.get_mut(&who).and_then(VecDeque::pop_front);
+                let Some((kind, payload)) = next else {
+                    self.behind.remove(&who);
+                    break;
+                };
+                let message = ToOwner::read(kind, &payload).map_err(|error| error.to_string())?;
+                if !matches!(message, ToOwner::Announce(_) | ToOwner::Unuse | ToOwner::Reserve { .. }) {
+                    return Err(format!("{message:?} of session {who:?} is kept although nothing is waited for"));
+                }
+                self.execute(now, who, (kind, &payload), &mut VecDeque::new(), context)?;
+            }
+        }
+        Ok(())
     }
 
     /// A session ends.
     fn end(&mut self, now: Moment, who: Who) {
         self.waits.remove(&who);
         self.answered.remove(&who);
+        self.behind.remove(&who);
         self.give_back(who);
         if let Some(session) = self.sessions.remove(&who) {
             self.model.disconnect(now, session);
@@ -280,39 +356,30 @@ impl Judge {
     }
 
     /// All sessions of a frontend end. `said` is what the others heard of it.
-    pub(super) fn frontend_gone(&mut self, now: Moment, frontend: u16, said: &[(Who, Said)]) -> Checked {
+    pub(super) fn frontend_gone(
+        &mut self,
+        now: Moment,
+        frontend: u16,
+        said: Vec<(Who, Said)>,
+        context: &mut Context,
+    ) -> Checked {
         let gone: Vec<Who> = self.sessions.range((frontend, 0)..=(frontend, u64::MAX)).map(|(who, _)| *who).collect();
-        // One after the other: what one gives back may be offered to the next, which then ends too.
-        let mut dead: BTreeMap<Who, ()> = BTreeMap::new();
-        for who in &gone {
-            dead.insert(*who, ());
-        }
-        let (to_dead, to_living): (Vec<_>, Vec<_>) = said.iter().cloned().partition(|(who, _)| dead.contains_key(who));
-        if to_dead.is_empty() {
-            for who in gone {
-                self.end(now, who);
-            }
-            return self.rest(now, &to_living);
-        }
-        self.frontend_gone_in_steps(now, &gone, said)
-    }
-
-    /// As above, where jobs went through the hands of sessions that ended a moment later.
-    fn frontend_gone_in_steps(&mut self, now: Moment, gone: &[Who], said: &[(Who, Said)]) -> Checked {
-        let mut rest = said;
+        let mut said = VecDeque::from(said);
+        // One after the other: what one gives back may go to the next, which then ends too.
         for who in gone {
-            self.end(now, *who);
+            self.end(now, who);
+            self.revoke();
             // As much of what was said as could be said now.
-            while let Some((first, behind)) = rest.split_first() {
+            while let Some(first) = said.front() {
                 let before = (self.model.clone(), self.offers.clone(), self.waits.clone(), self.seen);
                 if self.one(now, first).is_err() {
                     (self.model, self.offers, self.waits, self.seen) = before;
                     break;
                 }
-                rest = behind;
+                said.pop_front();
             }
         }
-        self.rest(now, rest)
+        self.rest(now, said, context)
     }
 
     fn begin_wait(&mut self, who: Who, number: u32, is_ask: bool, is_poll: bool, in_margin: bool) {
@@ -326,10 +393,10 @@ impl Judge {
         session: u32,
         wait: u32,
         offer: u64,
-        mut said: Vec<(Who, Said)>,
+        said: &mut VecDeque<(Who, Said)>,
     ) -> Checked {
         let is_good = self.offers.get(&offer).copied().filter(|found| found.who == who);
-        let Some(first) = (!said.is_empty()).then(|| said.remove(0)) else {
+        let Some(first) = said.pop_front() else {
             return Err(format!("an accept of offer {offer} is not answered"));
         };
         match is_good {
@@ -355,7 +422,7 @@ impl Judge {
                 }
             }
         }
-        self.rest(now, &said)
+        Ok(())
     }
 
     fn partition(&self, session: u32) -> Checked<u64> {
@@ -363,19 +430,17 @@ impl Judge {
         Ok(tubes_core::partition_of(used) as u64)
     }
 
-    fn command(&mut self, now: Moment, session: u32, command: &Command<'_>, context: &mut Context<'_>) -> Checked {
-        let asked = context.ledger.as_mut().map_or(Vec::new(), |ledger| std::mem::take(&mut ledger.space));
-        let mut answers = asked.iter().copied();
+    fn command(&mut self, now: Moment, session: u32, command: &Command<'_>, context: &mut Context) -> Checked {
         let mut has_asked_more = false;
-        let is_kept = context.ledger.is_some();
-        let mut space = || {
-            answers.next().unwrap_or_else(|| {
-                has_asked_more |= is_kept;
+        let mut space = || match &mut context.space {
+            None => true,
+            Some(answers) => answers.pop_front().unwrap_or_else(|| {
+                has_asked_more = true;
                 true
-            })
+            }),
         };
         self.model.handle(now, session, command, &mut space);
-        if has_asked_more || answers.next().is_some() {
+        if has_asked_more {
             return Err(format!("engine and model do not ask for the same log space at {command:?}"));
         }
         Ok(())
@@ -399,18 +464,13 @@ impl Judge {
     }
 
     /// The first thing said must be this answer.
-    fn own_reply(
-        &mut self,
-        _now: Moment,
-        who: Who,
-        session: u32,
-        expected: &[u8],
-        said: &mut Vec<(Who, Said)>,
-    ) -> Checked {
-        let Some(at) = said.iter().position(|(to, said)| *to == who && matches!(said, Said::Reply { .. })) else {
-            return Err(format!("no answer, by the rules {:?}", String::from_utf8_lossy(expected)));
+    fn own_reply(&self, who: Who, session: u32, expected: &[u8], said: &mut VecDeque<(Who, Said)>) -> Checked {
+        let (outcome, bytes) = match said.pop_front() {
+            Some((to, Said::Reply { outcome, bytes })) if to == who => (outcome, bytes),
+            other => {
+                return Err(format!("by the rules {:?}, but it is {other:?}", String::from_utf8_lossy(expected)));
+            }
         };
-        let (_, Said::Reply { outcome, bytes }) = said.remove(at) else { unreachable!("just seen") };
         if !same_but_waiting(&bytes, expected) {
             let (bytes, expected) = (String::from_utf8_lossy(&bytes), String::from_utf8_lossy(expected));
             return Err(format!("the answer is {bytes:?}, by the rules {expected:?}"));
@@ -424,11 +484,26 @@ impl Judge {
         if right { Ok(()) } else { Err(format!("{:?} goes with {outcome:?}", String::from_utf8_lossy(&bytes))) }
     }
 
-    /// What was said to sessions that wait, then that nobody waits for what is there.
-    pub(super) fn rest(&mut self, now: Moment, said: &[(Who, Said)]) -> Checked {
+    /// What was said to sessions that wait, or wait no longer; then that nobody waits for what is there.
+    pub(super) fn rest(&mut self, now: Moment, mut said: VecDeque<(Who, Said)>, context: &mut Context) -> Checked {
         self.revoke();
-        for one in said {
-            self.one(now, one)?;
+        while let Some((who, first)) = said.front() {
+            let is_of_wait = |number: u32| self.waits.get(who).is_some_and(|wait| wait.number == number);
+            let goes_on = match first {
+                Said::Served { wait, .. } | Said::Offer { wait, .. } | Said::Nothing { wait, .. } => !is_of_wait(*wait),
+                _ => true,
+            };
+            if goes_on {
+                self.go_on_to(now, &mut said, context)?;
+                self.revoke();
+            } else {
+                let first = said.pop_front().expect("just seen");
+                self.one(now, &first)?;
+            }
+        }
+        self.go_on_silently(now, context)?;
+        if context.space.as_ref().is_some_and(|space| !space.is_empty()) || !context.id_counts.is_empty() {
+            return Err("the owner has asked for space or ids without a reason".to_owned());
         }
         self.nobody_waits_in_vain()?;
         self.note_free(now);
@@ -475,7 +550,10 @@ impl Judge {
                 let best = self.best(session, true);
                 let is_right = match &bytes[..] {
                     b"TIMED_OUT\r\n" => wait.is_poll && !wait.is_ask && best.is_none(),
-                    b"DEADLINE_SOON\r\n" => wait.in_margin && !wait.is_ask && !self.has_ready(session),
+                    b"DEADLINE_SOON\r\n" => {
+                        let in_margin = wait.in_margin || self.model.is_in_margin(now, session);
+                        in_margin && !wait.is_ask && !self.has_ready(session)
+                    }
                     _ => false,
                 };
                 if !is_right {
@@ -576,10 +654,12 @@ impl Judge {
 }
 
 /// What a step depends on besides the owner.
-pub(super) struct Context<'a> {
-    pub(super) ledger: Option<&'a mut Ledger>,
-    /// The count that the put has drawn.
-    pub(super) id_count: u64,
+#[derive(Debug, Default)]
+pub(super) struct Context {
+    /// The log's answers about space; `None` without a log.
+    pub(super) space: Option<VecDeque<bool>>,
+    /// Counts that puts have drawn.
+    pub(super) id_counts: VecDeque<u64>,
     pub(super) is_draining: bool,
 }
 

@@ -24,8 +24,6 @@ pub(super) struct Direction {
     is_ended: bool,
     /// When the last piece arrives.
     last_ns: u64,
-    /// So many bytes may be in flight.
-    room: usize,
     /// The last batches that were sent, as they were.
     old: Vec<u8>,
 }
@@ -231,8 +229,7 @@ pub(super) enum Lost {
     Frame(FrameError),
 }
 
-/// What a process has of a link, with the discipline of the shell: everything of a turn leaves together, and what waits
-/// for the log waits with all behind it.
+/// What a process has of a link, as its shell uses it.
 #[derive(Debug)]
 pub(super) struct LinkEnd {
     pub(super) pipe: u64,
@@ -240,14 +237,6 @@ pub(super) struct LinkEnd {
     pub(super) peer: Instance,
     pub(super) writer: Writer,
     reader: Reader,
-    turn_start: u64,
-    held: VecDeque<(u64, u64)>,
-    /// What each stretch of a turn promises: its end, the last record that it tells of, and new ids.
-    promises: VecDeque<(u64, u64, Vec<u64>)>,
-    /// Ids that were given in this turn.
-    pub(super) new_ids: Vec<u64>,
-    /// Bytes sent over the life of the link.
-    sent: u64,
 }
 
 impl LinkEnd {
@@ -258,18 +247,7 @@ impl LinkEnd {
             peer_slot: peer.slot,
             peer_generation: peer.generation,
         };
-        LinkEnd {
-            pipe,
-            role: own.role,
-            peer,
-            writer: Writer::new(link),
-            reader: Reader::new(link),
-            turn_start: 0,
-            held: VecDeque::new(),
-            promises: VecDeque::new(),
-            new_ids: Vec::new(),
-            sent: 0,
-        }
+        LinkEnd { pipe, role: own.role, peer, writer: Writer::new(link), reader: Reader::new(link) }
     }
 
     /// Batches for an earlier process that were dropped.
@@ -289,37 +267,22 @@ impl LinkEnd {
             let most = if rng.chance(1, 4) { rest.len().min(40) } else { rest.len() };
             let (piece, behind) = rest.split_at(1 + rng.index(most));
             rest = behind;
-            self.reader
-                .feed(piece, |head, payload| {
-                    messages.push((head, payload.to_vec()));
-                    Ok(())
-                })
-                .map_err(Lost::Frame)?;
+            self.reader.push(piece);
+            while let Some((head, payload)) = self.reader.next().map_err(Lost::Frame)? {
+                messages.push((head, payload.to_vec()));
+            }
         }
+        self.writer.peer_has_taken(self.reader.taken_by_peer());
         Ok(())
     }
 
-    /// Ends a turn's messages, which tell of records up to `tells`; with `batch` they wait for it.
-    pub(super) fn end_turn(&mut self, batch: Option<u64>, tells: u64) {
-        let end = self.writer.end();
-        if end > self.turn_start {
-            if let Some(batch) = batch {
-                self.held.push_back((self.turn_start, batch));
-            }
-            self.promises.push_back((end, tells, std::mem::take(&mut self.new_ids)));
-        }
-        self.turn_start = end;
+    /// Makes room for the peer by what has been taken from it.
+    pub(super) fn make_room(&mut self) {
+        self.writer.tell_taken(self.reader.taken());
     }
 
-    pub(super) fn release(&mut self, batch: u64) {
-        while self.held.front().is_some_and(|held| held.1 <= batch) {
-            self.held.pop_front();
-        }
-    }
-
-    /// Sends what may be sent and returns up to which record the peer now knows.
-    pub(super) fn send(&mut self, network: &mut Network, now_ns: u64, delay_ns: u64) -> Result<Sent, Lost> {
-        let end = self.held.front().map_or(u64::MAX, |held| held.0);
+    /// Sends what may be sent; when the last of it arrives, if something was.
+    pub(super) fn send(&mut self, network: &mut Network, now_ns: u64, delay_ns: u64) -> Result<Option<u64>, Lost> {
         let clogged = network.clogged;
         let Some(pipe) = network.pipes.get_mut(&self.pipe) else { return Err(Lost::Closed) };
         let towards = other(self.role);
@@ -327,12 +290,14 @@ impl LinkEnd {
             return Err(Lost::Closed);
         }
         let direction = pipe.towards(towards);
-        direction.room = clogged.unwrap_or(SOCKET_BYTES);
-        let bytes = self.writer.sendable_to(end);
-        let room = direction.room.saturating_sub(direction.flight_bytes + direction.arrived.len());
-        let count = bytes.len().min(room);
-        let mut sent = Sent { tells: 0, ids: Vec::new(), arrives_ns: None };
-        if count > 0 {
+        let mut arrives_ns = None;
+        loop {
+            let bytes = self.writer.sendable();
+            let room = clogged.unwrap_or(SOCKET_BYTES).saturating_sub(direction.flight_bytes + direction.arrived.len());
+            let count = bytes.len().min(room);
+            if count == 0 {
+                return Ok(arrives_ns);
+            }
             if direction.is_ended {
                 // The other side hears nothing any more in this direction.
                 return Err(Lost::Closed);
@@ -345,26 +310,12 @@ impl LinkEnd {
             direction.flight_bytes += count;
             direction.flight.push_back((direction.last_ns, piece));
             self.writer.sent(count);
-            self.sent += count as u64;
-            sent.arrives_ns = Some(direction.last_ns);
+            arrives_ns = Some(direction.last_ns);
         }
-        while self.promises.front().is_some_and(|promise| promise.0 <= self.sent) {
-            let (_, tells, ids) = self.promises.pop_front().expect("just seen");
-            sent.tells = tells;
-            sent.ids.extend(ids);
-        }
-        Ok(sent)
     }
 
     /// Bytes that wait here.
     pub(super) fn backlog(&self) -> usize {
-        self.writer.backlog()
+        self.writer.backlog() + self.writer.large_backlog()
     }
-}
-
-/// What [`LinkEnd::send`] did.
-pub(super) struct Sent {
-    pub(super) tells: u64,
-    pub(super) ids: Vec<u64>,
-    pub(super) arrives_ns: Option<u64>,
 }

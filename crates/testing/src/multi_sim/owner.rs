@@ -1,9 +1,11 @@
 //! An owner process: engine, sessions of frontends, log, and the turn discipline of its shell.
 
+use std::collections::VecDeque;
+
 use supervisor::{FailureCause, FromChild, Instance, Instruction, Role};
 use tubes_core::journal::{JobRecord, Journal, NoJournal, Placement, StateFields};
 use tubes_core::{Engine, EngineOptions};
-use tubes_link::{Host, HostOut, ToFrontend, ToOwner};
+use tubes_link::{Broken, Host, HostOut, ToFrontend, ToOwner};
 use tubes_store::{Log, LogErrorKind, LogOptions, OpenError, SyncError, SyncJob, SyncMode};
 
 use crate::disk::{DiskFaults, SimDisk};
@@ -33,6 +35,18 @@ pub(super) struct Slot {
     pub(super) has_failed_twice: bool,
     /// When [`SimDisk::stop_at_call`] strikes.
     pub(super) stop_with_power: bool,
+    /// What the last start has found.
+    recovered: Option<Recovered>,
+}
+
+/// What a start has found.
+#[derive(Debug, Clone, Copy)]
+struct Recovered {
+    generation: u32,
+    /// The last record.
+    last: u64,
+    /// A fault allowed that something is missing.
+    may_lack: bool,
 }
 
 impl Slot {
@@ -50,6 +64,7 @@ impl Slot {
             sync_has_failed: false,
             has_failed_twice: false,
             stop_with_power: false,
+            recovered: None,
         }
     }
 
@@ -131,8 +146,7 @@ struct Wires<'a> {
     links: &'a mut [Option<LinkEnd>],
     page: &'a mut Page,
     said: Vec<(Who, Said)>,
-    /// The last count that was drawn.
-    id_count: u64,
+    id_counts: VecDeque<u64>,
 }
 
 impl HostOut for Wires<'_> {
@@ -143,9 +157,9 @@ impl HostOut for Wires<'_> {
         self.said.push(((frontend, session), Said::of(message)));
     }
     fn next_id_count(&mut self) -> u64 {
-        self.id_count = self.page.id_count;
+        self.id_counts.push_back(self.page.id_count);
         self.page.id_count += 1;
-        self.id_count
+        self.page.id_count - 1
     }
     fn next_creation(&mut self) -> u64 {
         self.page.tube_number += 1;
@@ -157,24 +171,24 @@ impl HostOut for Wires<'_> {
 }
 
 impl Owner {
-    /// Runs something on host and engine; what was said and which count was drawn.
-    fn with<R>(
+    /// Runs something on host and engine; what was said, and on what it depended.
+    fn with(
         &mut self,
         moment: Moment,
         slot: &mut Slot,
         page: &mut Page,
-        run: impl FnOnce(&mut Host, &mut Engine, &mut SimJournal<'_>, &mut Wires<'_>) -> R,
-    ) -> (R, Vec<(Who, Said)>, u64) {
+        run: impl FnOnce(&mut Host, &mut Engine, &mut SimJournal<'_>, &mut Wires<'_>) -> Result<(), Broken>,
+    ) -> Checked<(Vec<(Who, Said)>, Context)> {
+        let who = self.instance();
         let Owner { engine, host, log, links, .. } = self;
         let booking = log.as_mut().map(|log| Booking { log, ledger: &mut slot.ledger, at_ns: moment.boot_ns });
         let mut journal = SimJournal(booking);
-        let mut wires = Wires { links, page, said: Vec::new(), id_count: 0 };
-        let result = run(host, engine, &mut journal, &mut wires);
-        (result, wires.said, wires.id_count)
-    }
-
-    fn end_of_step(&mut self, slot: &mut Slot, has_log: bool) -> Checked {
-        self.judge.changes(has_log.then_some(&mut slot.ledger))
+        let is_draining = page.is_draining;
+        let mut wires = Wires { links, page, said: Vec::new(), id_counts: VecDeque::new() };
+        run(host, engine, &mut journal, &mut wires).map_err(|broken| format!("{who}: {broken:?}"))?;
+        let Wires { said, id_counts, .. } = wires;
+        let space = self.log.is_some().then(|| slot.ledger.space.iter().copied().collect());
+        Ok((said, Context { space, id_counts, is_draining }))
     }
 
     pub(super) fn instance(&self) -> Instance {
@@ -193,15 +207,16 @@ impl World {
         let moment = self.moment();
         let slot_number = usize::from(owner.instance().slot);
         self.owner_timers_are_in_time(owner)?;
-        let has_log = owner.log.is_some();
         owner.judge.tick(moment);
         let (slot, page) = (&mut self.slots[slot_number], &mut self.page);
-        let ((), said, _) = owner.with(moment, slot, page, |host, engine, journal, wires| {
-            host.tick(now(moment), engine, journal, wires);
-        });
+        let (said, mut context) = owner
+            .with(moment, slot, page, |host, engine, journal, wires| host.tick(now(moment), engine, journal, wires))?;
         self.account_for(owner, &said);
-        owner.judge.rest(moment, &said).map_err(|what| format!("{} at a timer: {what}", owner.instance()))?;
-        owner.end_of_step(&mut self.slots[slot_number], has_log)?;
+        owner
+            .judge
+            .rest(moment, said.into(), &mut context)
+            .map_err(|what| format!("{} at a timer: {what}", owner.instance()))?;
+        self.end_of_owner_step(owner)?;
         let mut order: Vec<usize> = (0..owner.links.len()).collect();
         self.shuffle(&mut order);
         let mut is_idle = true;
@@ -249,13 +264,7 @@ impl World {
         }
         owner.links[frontend] = Some(link);
         for (head, payload) in messages {
-            let message = match ToOwner::read(head.kind, &payload) {
-                Ok(message) => message,
-                Err(error) => return Err(format!("{} cannot read a message: {error}", owner.instance())),
-            };
-            let who = (peer.slot, head.session);
-            self.executed(owner.process.pid, peer, head.session, &message)?;
-            self.owner_message(owner, who, message)?;
+            self.owner_message(owner, (peer.slot, head.session), (head.kind, &payload))?;
         }
         if let Err(lost) = result {
             self.owner_loses(owner, frontend, lost)?;
@@ -263,21 +272,16 @@ impl World {
         Ok(!taken.bytes.is_empty())
     }
 
-    fn owner_message(&mut self, owner: &mut Owner, who: Who, message: ToOwner<'_>) -> Checked {
+    fn owner_message(&mut self, owner: &mut Owner, who: Who, message: (u8, &[u8])) -> Checked {
         let moment = self.moment();
-        let slot_number = usize::from(owner.instance().slot);
-        let has_log = owner.log.is_some();
-        let is_draining = self.page.is_draining;
-        let (slot, page) = (&mut self.slots[slot_number], &mut self.page);
-        let (handled, said, id_count) = owner.with(moment, slot, page, |host, engine, journal, wires| {
-            host.handle(now(moment), engine, who, message, journal, wires)
-        });
         let instance = owner.instance();
-        let name = || format!("{instance}, session {who:?}, {message:?}");
+        let slot_number = usize::from(instance.slot);
+        let (slot, page) = (&mut self.slots[slot_number], &mut self.page);
+        let (said, mut context) = owner.with(moment, slot, page, |host, engine, journal, wires| {
+            host.take(now(moment), engine, who, message, journal, wires)
+        })?;
+        let name = || format!("{instance}, session {who:?}, {:?}", ToOwner::read(message.0, message.1));
         self.outcome.events += 1;
-        if let Err(error) = handled {
-            return Err(format!("{}: {error}", name()));
-        }
         if self.narrates {
             eprintln!("{:>15}   {}: {said:?}", self.now_ns, name());
         }
@@ -287,7 +291,7 @@ impl World {
             }
         }
         self.account_for(owner, &said);
-        let slot = &mut self.slots[slot_number];
+        let slot = &self.slots[slot_number];
         if slot.ledger.space.contains(&false) {
             self.outcome.refusals_for_space += 1;
             let has_asked = owner.flushed_ns > slot.space_since_ns + 100 * MS;
@@ -295,15 +299,24 @@ impl World {
                 return Err(format!("{} is refused although there is space", name()));
             }
         }
-        let mut context = Context { ledger: has_log.then_some(&mut slot.ledger), id_count, is_draining };
-        let judged = owner.judge.message(moment, who, &message, said, &mut context);
+        let judged = owner.judge.message(moment, who, message, said, &mut context);
         judged.map_err(|what| format!("{}: {what}", name()))?;
-        owner.end_of_step(&mut self.slots[slot_number], has_log).map_err(|what| format!("{}: {what}", name()))?;
+        self.end_of_owner_step(owner).map_err(|what| format!("{}: {what}", name()))
+    }
+
+    /// What is to be compared behind each step of an owner.
+    fn end_of_owner_step(&mut self, owner: &mut Owner) -> Checked {
+        let pid = owner.process.pid;
+        let ledger = owner.log.is_some().then_some(&mut self.slots[usize::from(pid.who.slot)].ledger);
+        owner.judge.changes(ledger)?;
+        for ((frontend, session), kind, payload) in std::mem::take(&mut owner.judge.executed) {
+            if let Some(link) = &owner.links[usize::from(frontend)] {
+                let message = ToOwner::read(kind, &payload).expect("it was carried out");
+                self.executed(pid, link.peer, session, &message)?;
+            }
+        }
         for id in std::mem::take(&mut owner.judge.inserted) {
             self.id_is_new(owner, id)?;
-            if let Some(link) = &mut owner.links[usize::from(who.0)] {
-                link.new_ids.push(id);
-            }
         }
         Ok(())
     }
@@ -326,14 +339,42 @@ impl World {
         Ok(())
     }
 
+    /// Remembers what was said, until it is heard.
     fn account_for(&mut self, owner: &Owner, said: &[(Who, Said)]) {
+        let tells = owner.log.as_ref().map_or(0, Log::pending_batch);
         for ((frontend, session), said) in said {
-            if let Said::Served { wait, outcome: tubes_link::Outcome::Held { .. }, .. } = said
-                && let Some(link) = owner.links[usize::from(*frontend)].as_ref()
-            {
+            let Some(link) = owner.links[usize::from(*frontend)].as_ref() else { continue };
+            if let Said::Served { wait, outcome: tubes_link::Outcome::Held { .. }, .. } = said {
                 self.results_of_waits.push((owner.process.pid.life, link.peer, *session, *wait));
             }
+            let id = match said {
+                Said::Reply { bytes, .. } => bytes.strip_prefix(b"INSERTED "),
+                _ => None,
+            };
+            let id = id.and_then(|id| String::from_utf8_lossy(id).trim().parse().ok());
+            self.promises.entry((link.pipe, *session)).or_default().push_back((tells, id));
         }
+    }
+
+    /// A frontend has heard the next thing that an owner said to one of its sessions.
+    pub(super) fn heard_promise(&mut self, pipe: u64, owner: Instance, session: u64) -> Checked {
+        let next = self.promises.get_mut(&(pipe, session)).and_then(VecDeque::pop_front);
+        let Some((tells, id)) = next else {
+            return Err(format!("session {session} hears from {owner} what it has not said"));
+        };
+        self.ids_given.extend(id);
+        let slot = &mut self.slots[usize::from(owner.slot)];
+        if let Some(recovered) = slot.recovered.filter(|recovered| recovered.generation > owner.generation) {
+            if tells > recovered.last && !recovered.may_lack {
+                return Err(format!(
+                    "{owner} told session {session} of record {tells}, but its successor has recovered up to {}",
+                    recovered.last
+                ));
+            }
+            return Ok(());
+        }
+        slot.ledger.acknowledged = slot.ledger.acknowledged.max(tells);
+        Ok(())
     }
 
     fn owner_loses(&mut self, owner: &mut Owner, frontend: usize, lost: Lost) -> Checked {
@@ -345,18 +386,17 @@ impl World {
         self.close_pipe(link.pipe, Role::Owner);
         let moment = self.moment();
         let slot_number = usize::from(owner.instance().slot);
-        let has_log = owner.log.is_some();
         let (slot, page) = (&mut self.slots[slot_number], &mut self.page);
         let number = u16::try_from(frontend).expect("a slot");
-        let ((), said, _) = owner.with(moment, slot, page, |host, engine, journal, wires| {
-            host.frontend_gone(now(moment), engine, number, journal, wires);
-        });
+        let (said, mut context) = owner.with(moment, slot, page, |host, engine, journal, wires| {
+            host.frontend_gone(now(moment), engine, number, journal, wires)
+        })?;
         self.account_for(owner, &said);
         owner
             .judge
-            .frontend_gone(moment, number, &said)
+            .frontend_gone(moment, number, said, &mut context)
             .map_err(|what| format!("{} loses frontend {number}: {what}", owner.instance()))?;
-        owner.end_of_step(&mut self.slots[slot_number], has_log)
+        self.end_of_owner_step(owner)
     }
 
     fn owner_control(&mut self, owner: &mut Owner) -> Checked {
@@ -419,7 +459,6 @@ impl World {
         let slot_number = usize::from(who.slot);
         let mut compaction_left = false;
         let mut batch = None;
-        let mut tells = 0;
         if owner.turns.is_multiple_of(64) {
             owner.engine.check_invariants();
         }
@@ -463,7 +502,6 @@ impl World {
             }
             let log = owner.log.as_ref().expect("it is there");
             batch = (log.pending_batch() > log.durable_batch()).then(|| log.pending_batch());
-            tells = log.pending_batch();
             if self.slots[slot_number].disk.has_stopped() {
                 return Ok(Next::Dies);
             }
@@ -472,25 +510,25 @@ impl World {
             }
         }
         let durable = owner.log.as_ref().map_or(0, Log::durable_batch);
+        let has_room = owner.log.as_ref().is_none_or(|log| !log.backpressure());
         let mut half = owner.crash_at == Some(CrashPoint::HalfSent);
         for frontend in 0..owner.links.len() {
             let Some(link) = &mut owner.links[frontend] else { continue };
-            link.end_turn(batch, tells);
-            link.release(durable);
+            link.writer.end_turn(batch);
+            link.writer.release(durable);
+            if has_room {
+                link.make_room();
+            }
             let delay_ns = self.rng.below(self.shape.link_ns + 1);
             match link.send(&mut self.network, self.now_ns, delay_ns) {
-                Ok(sent) => {
-                    let ledger = &mut self.slots[slot_number].ledger;
-                    ledger.acknowledged = ledger.acknowledged.max(sent.tells);
-                    self.ids_given.extend(sent.ids);
-                    if let Some(at_ns) = sent.arrives_ns {
-                        let pipe = link.pipe;
-                        self.at(at_ns, Step::Arrive { pipe, towards: Role::Frontend });
-                        if std::mem::take(&mut half) {
-                            return Ok(Next::Dies);
-                        }
+                Ok(Some(at_ns)) => {
+                    let pipe = link.pipe;
+                    self.at(at_ns, Step::Arrive { pipe, towards: Role::Frontend });
+                    if std::mem::take(&mut half) {
+                        return Ok(Next::Dies);
                     }
                 }
+                Ok(None) => {}
                 Err(lost) => self.owner_loses(owner, frontend, lost)?,
             }
         }
@@ -579,9 +617,16 @@ impl World {
                 ledger.note_synced(last - 1);
             }
         }
+        let mut arrivals = Vec::new();
         for link in owner.links.iter_mut().flatten() {
-            link.release(u64::MAX);
-            let _ = link.send(&mut self.network, self.now_ns, 0);
+            link.writer.end_turn(None);
+            link.writer.release(u64::MAX);
+            if let Ok(Some(at_ns)) = link.send(&mut self.network, self.now_ns, 0) {
+                arrivals.push((at_ns, link.pipe));
+            }
+        }
+        for (at_ns, pipe) in arrivals {
+            self.at(at_ns, Step::Arrive { pipe, towards: Role::Frontend });
         }
         self.outcome.stops += 1;
         owner.process.says.push(FromChild::Stopped);
@@ -638,6 +683,8 @@ impl World {
                 engine.finish_recovery(now(moment), report.highest_id + 1);
                 engine.check_invariants();
                 let slot = &mut self.slots[slot_number];
+                let may_lack = slot.power_was_lost || slot.sync_has_failed;
+                slot.recovered = Some(Recovered { generation: who.generation, last, may_lack });
                 slot.ledger.rebase(&found, last, sync != SyncMode::Never);
                 slot.power_was_lost = false;
                 slot.sync_has_failed = false;
@@ -661,7 +708,7 @@ impl World {
         process.is_ready = true;
         process.says.push(FromChild::Ready { generation: who.generation, jobs, next_id: next_count });
         let mut judge = Judge::new(model);
-        judge.rest(moment, &[])?;
+        judge.rest(moment, VecDeque::new(), &mut Context::default())?;
         Ok(Ok(Owner {
             process,
             engine,

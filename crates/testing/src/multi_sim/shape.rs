@@ -68,6 +68,12 @@ pub(super) struct Shape {
     pub(super) sync: Option<SyncMode>,
     pub(super) owner_wait_ns: u64,
     pub(super) single_ids_below: u64,
+    /// Of one session, commands under way that bring bodies.
+    pub(super) bodies_max: u32,
+    /// Bytes that a link of a frontend holds before no command is queued for it.
+    pub(super) link_backlog_max: usize,
+    /// Of a hundred bodies, so many travel in pieces.
+    pub(super) large_percent: u32,
     pub(super) restart: RestartPolicy,
     pub(super) on_slot_failed: OnSlotFailed,
     /// Longest time on a link and on a control channel, and of a start.
@@ -106,6 +112,9 @@ impl Shape {
             clients: 3 + rng.index(5),
             sync: if rng.chance(1, 4) { None } else { Some(sync) },
             owner_wait_ns: *rng.pick(&[200 * MS, SECOND, 5 * SECOND]),
+            bodies_max: *rng.pick(&[1, 4, 64]),
+            link_backlog_max: *rng.pick(&[300, 4 << 20, 4 << 20]),
+            large_percent: *rng.pick(&[0, 0, 0, 0, 0, 10]),
             single_ids_below: *rng.pick(&[0, 0, 300]),
             restart: RestartPolicy { delay: Duration::from_millis(100), limit, window: Duration::from_secs(30) },
             on_slot_failed: if rng.chance(1, 10) { OnSlotFailed::Stop } else { OnSlotFailed::Serve },

@@ -1,7 +1,7 @@
 //! The scheduler, the processes and the course of a run.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use supervisor::{Ending, Instance, Role};
 use tubes_core::Now;
@@ -22,7 +22,7 @@ use super::process::{Control, Heard, Pid, Process};
 use super::shape::{Fault, Shape};
 use super::supervise::Supervisor;
 
-pub(super) const MAX_JOB_SIZE: u32 = 65_535;
+pub(super) const MAX_JOB_SIZE: u32 = 1_000_000;
 
 pub(super) type Checked<T = ()> = Result<T, String>;
 
@@ -161,6 +161,8 @@ pub(super) struct World {
     /// Ids that somebody was told, and those that were given since the server was started.
     pub(super) ids_given: BTreeSet<u64>,
     pub(super) ids_of_life: BTreeSet<u64>,
+    /// What owners have said to sessions over pipes and nobody has heard: the last record it tells of, and a new id.
+    pub(super) promises: BTreeMap<(u64, u64), VecDeque<(u64, Option<u64>)>>,
     /// Bodies that were made.
     pub(super) bodies: u64,
     pub(super) is_chaos: bool,
@@ -237,6 +239,7 @@ impl World {
             results_of_waits: Vec::new(),
             ids_given: BTreeSet::new(),
             ids_of_life: BTreeSet::new(),
+            promises: BTreeMap::new(),
             bodies: 0,
             is_chaos: true,
             is_over: false,
@@ -387,6 +390,7 @@ impl World {
         outcome.served += seen.served;
         outcome.nothings += seen.nothings;
         outcome.draining += seen.draining;
+        outcome.kept += seen.kept;
     }
 
     /// Lets the loop of a process turn at `at_ns`, or as soon as it can run.
@@ -432,6 +436,13 @@ impl World {
 
     pub(super) fn close_pipe(&mut self, pipe: u64, role: Role) {
         self.network.close(pipe, role);
+        if role == Role::Frontend {
+            let of_pipe: Vec<(u64, u64)> =
+                self.promises.range((pipe, 0)..=(pipe, u64::MAX)).map(|(key, _)| *key).collect();
+            for key in of_pipe {
+                self.promises.remove(&key);
+            }
+        }
         self.pipe_ends(pipe, other(role));
     }
 
