@@ -114,3 +114,54 @@ impl World {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use supervisor::Role;
+
+    const FRONTEND: Instance = Instance { role: Role::Frontend, slot: 0, generation: 1 };
+    const KEY: Key = (1, FRONTEND, 1);
+
+    fn asked(commands: &[Command<'_>]) -> Executions {
+        let mut executions = Executions::default();
+        for command in commands {
+            executions.asked(KEY, command);
+        }
+        executions
+    }
+
+    #[test]
+    fn commands_in_order_pass_and_one_may_be_asked_of_all_owners() {
+        let mut all = asked(&[Command::Delete(5), Command::ListTubes, Command::Delete(5)]);
+        for (owner, text) in [(0, "delete 5"), (0, "list-tubes"), (1, "list-tubes"), (1, "delete 5")] {
+            all.carried_out(KEY, owner, text.as_bytes()).expect("an honest life");
+        }
+    }
+
+    #[test]
+    fn a_command_is_carried_out_twice() {
+        let mut all = asked(&[Command::Delete(5)]);
+        all.carried_out(KEY, 0, b"delete 5").expect("once");
+        all.carried_out(KEY, 0, b"delete 5").expect_err("by the owner's next process again");
+    }
+
+    #[test]
+    fn a_command_is_carried_out_behind_a_later_one() {
+        let mut all = asked(&[Command::Delete(5), Command::Delete(6)]);
+        all.carried_out(KEY, 0, b"delete 6").expect("the one before was answered elsewhere");
+        all.carried_out(KEY, 1, b"delete 5").expect_err("too late");
+    }
+
+    #[test]
+    fn a_command_is_carried_out_that_was_never_asked() {
+        asked(&[Command::Delete(5)]).carried_out(KEY, 0, b"delete 7").expect_err("of an earlier generation");
+    }
+
+    #[test]
+    fn a_wait_has_two_results() {
+        let mut all = asked(&[Command::Reserve { timeout_s: None }]);
+        all.result(KEY, 0).expect("one owner's");
+        all.result(KEY, 0).expect_err("another owner's");
+    }
+}

@@ -141,12 +141,10 @@ impl World {
             }
             Fault::Stop => return self.orderly_stop(),
             Fault::Drain => {
-                if self.rng.chance(1, 3) {
-                    self.begin_drain()?;
-                    // A drained server takes no job until it is started again.
-                    let ns = self.rng.below(4 * gap_ns);
-                    self.after(ns, Step::FaultEnd { fault, slot });
-                }
+                self.begin_drain()?;
+                // A drained server takes no job until it is started again.
+                let ns = self.rng.below(4 * gap_ns);
+                self.after(ns, Step::FaultEnd { fault, slot });
             }
             Fault::DiskStop | Fault::NoSpace | Fault::WriteError | Fault::SyncError => {}
         }

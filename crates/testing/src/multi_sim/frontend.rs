@@ -485,8 +485,8 @@ impl World {
     fn frontend_loses(&mut self, frontend: &mut Frontend, owner: usize, lost: Lost) -> Checked {
         let Some(link) = frontend.links[owner].take() else { return Ok(()) };
         self.tell(|| format!("{} loses its link to owner {owner}: {lost:?}", frontend.process.pid.who));
-        if matches!(lost, Lost::Frame(_)) {
-            self.outcome.resets += 1;
+        if let Lost::Frame(error) = lost {
+            return Err(format!("{} resets its link to owner {owner}: {error}", frontend.instance()));
         }
         self.close_pipe(link.pipe, Role::Frontend);
         let now_ns = self.moment().boot_ns;

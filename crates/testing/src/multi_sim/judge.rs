@@ -692,3 +692,6 @@ fn same_but_waiting(bytes: &[u8], expected: &[u8]) -> bool {
     };
     bytes.starts_with(b"OK ") && expected.starts_with(b"OK ") && without(bytes) == without(expected)
 }
+
+#[cfg(test)]
+mod tests;

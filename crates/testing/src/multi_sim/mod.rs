@@ -28,6 +28,7 @@ mod judge;
 mod network;
 mod outcome;
 mod owner;
+pub mod planted;
 mod process;
 mod shape;
 mod supervise;

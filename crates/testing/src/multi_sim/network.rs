@@ -237,6 +237,8 @@ pub(super) struct LinkEnd {
     pub(super) peer: Instance,
     pub(super) writer: Writer,
     reader: Reader,
+    /// What is sent next begins with a batch.
+    is_at_batch: bool,
 }
 
 impl LinkEnd {
@@ -247,7 +249,7 @@ impl LinkEnd {
             peer_slot: peer.slot,
             peer_generation: peer.generation,
         };
-        LinkEnd { pipe, role: own.role, peer, writer: Writer::new(link), reader: Reader::new(link) }
+        LinkEnd { pipe, role: own.role, peer, writer: Writer::new(link), reader: Reader::new(link), is_at_batch: true }
     }
 
     /// Batches for an earlier process that were dropped.
@@ -304,9 +306,11 @@ impl LinkEnd {
             }
             let piece = bytes[..count].to_vec();
             direction.last_ns = (direction.last_ns + 1).max(now_ns + delay_ns);
-            if count == bytes.len() {
+            let is_whole = count == bytes.len();
+            if is_whole && self.is_at_batch {
                 direction.old.clone_from(&piece);
             }
+            self.is_at_batch = is_whole;
             direction.flight_bytes += count;
             direction.flight.push_back((direction.last_ns, piece));
             self.writer.sent(count);

@@ -59,7 +59,6 @@ outcome! {
     relinks,
     links_clogged,
     old_batches,
-    resets,
     closed,
     internal_errors,
     crossed_ends,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use supervisor::{FailureCause, FromChild, Instance, Instruction, Role};
 use tubes_core::journal::{JobRecord, Journal, NoJournal, Placement, StateFields};
 use tubes_core::{Engine, EngineOptions};
-use tubes_link::{Broken, Host, HostOut, ToFrontend, ToOwner};
+use tubes_link::{Broken, Host, HostOut, Link, Reader, ToFrontend, ToOwner, Writer};
 use tubes_store::{Log, LogErrorKind, LogOptions, OpenError, SyncError, SyncJob, SyncMode};
 
 use crate::disk::{DiskFaults, SimDisk};
@@ -15,6 +15,7 @@ use crate::sim::profile::{MS, SECOND};
 
 use super::judge::{Context, Judge, Said, Who};
 use super::network::{LinkEnd, Lost};
+use super::planted::{self, Bug};
 use super::process::{Control, Next, Process};
 use super::world::{Checked, MAX_JOB_SIZE, Page, Step, World, now};
 
@@ -141,20 +142,18 @@ impl Journal for SimJournal<'_> {
     }
 }
 
-/// Links, the shared page, and a record of all that is said.
+/// The shared page, and all that is said, one message each.
 struct Wires<'a> {
-    links: &'a mut [Option<LinkEnd>],
     page: &'a mut Page,
-    said: Vec<(Who, Said)>,
+    said: Vec<(u16, Writer)>,
     id_counts: VecDeque<u64>,
 }
 
 impl HostOut for Wires<'_> {
-    fn send(&mut self, frontend: u16, session: u64, message: ToFrontend<'_>) {
-        if let Some(link) = &mut self.links[usize::from(frontend)] {
-            message.write(session, &mut link.writer);
-        }
-        self.said.push(((frontend, session), Said::of(message)));
+    fn link(&mut self, frontend: u16) -> Option<&mut Writer> {
+        // What is said to one that is gone is looked at too.
+        self.said.push((frontend, Writer::new(Link::default())));
+        self.said.last_mut().map(|(_, writer)| writer)
     }
     fn next_id_count(&mut self) -> u64 {
         self.id_counts.push_back(self.page.id_count);
@@ -166,7 +165,7 @@ impl HostOut for Wires<'_> {
         self.page.tube_number - 1
     }
     fn is_draining(&self) -> bool {
-        self.page.is_draining
+        self.page.is_draining && !planted::is(Bug::DrainNotHandedOn)
     }
 }
 
@@ -184,9 +183,28 @@ impl Owner {
         let booking = log.as_mut().map(|log| Booking { log, ledger: &mut slot.ledger, at_ns: moment.boot_ns });
         let mut journal = SimJournal(booking);
         let is_draining = page.is_draining;
-        let mut wires = Wires { links, page, said: Vec::new(), id_counts: VecDeque::new() };
+        let mut wires = Wires { page, said: Vec::new(), id_counts: VecDeque::new() };
         run(host, engine, &mut journal, &mut wires).map_err(|broken| format!("{who}: {broken:?}"))?;
-        let Wires { said, id_counts, .. } = wires;
+        let Wires { said: written, id_counts, .. } = wires;
+        let mut said = Vec::new();
+        for (frontend, mut writer) in written {
+            writer.end_turn(None);
+            let mut reader = Reader::new(Link::default());
+            while let bytes = writer.sendable()
+                && !bytes.is_empty()
+            {
+                reader.push(bytes);
+                let count = bytes.len();
+                writer.sent(count);
+            }
+            while let Some((head, payload)) = reader.next().map_err(|error| format!("{who}: {error}"))? {
+                let message = ToFrontend::read(head.kind, payload).map_err(|error| format!("{who}: {error}"))?;
+                if let Some(link) = &mut links[usize::from(frontend)] {
+                    message.write(head.session, &mut link.writer);
+                }
+                said.push(((frontend, head.session), Said::of(message)));
+            }
+        }
         let space = self.log.is_some().then(|| slot.ledger.space.iter().copied().collect());
         Ok((said, Context { space, id_counts, is_draining }))
     }
@@ -380,8 +398,8 @@ impl World {
     fn owner_loses(&mut self, owner: &mut Owner, frontend: usize, lost: Lost) -> Checked {
         let Some(link) = owner.links[frontend].take() else { return Ok(()) };
         self.tell(|| format!("{} loses its link to frontend {frontend}: {lost:?}", owner.process.pid.who));
-        if matches!(lost, Lost::Frame(_)) {
-            self.outcome.resets += 1;
+        if let Lost::Frame(error) = lost {
+            return Err(format!("{} resets its link to frontend {frontend}: {error}", owner.instance()));
         }
         self.close_pipe(link.pipe, Role::Owner);
         let moment = self.moment();
@@ -509,6 +527,7 @@ impl World {
                 return Ok(Next::Dies);
             }
         }
+        let batch = batch.filter(|_| !planted::is(Bug::ReleasedEarly));
         let durable = owner.log.as_ref().map_or(0, Log::durable_batch);
         let has_room = owner.log.as_ref().is_none_or(|log| !log.backpressure());
         let mut half = owner.crash_at == Some(CrashPoint::HalfSent);
@@ -701,8 +720,11 @@ impl World {
             return Err(format!("{who} recovers the tubes {listed:?}"));
         }
         while self.page.next_tube_number() < engine.next_creation() {}
-        if process.drained_start || self.page.is_draining {
+        let is_draining = process.drained_start || self.page.is_draining;
+        if is_draining && !planted::is(Bug::DrainNotHandedOn) {
             engine.drain();
+        }
+        if is_draining {
             model.drain();
         }
         process.is_ready = true;

@@ -121,7 +121,7 @@ impl Shape {
             link_ns: *rng.pick(&[10_000, MS, 5 * MS, 40 * MS]),
             control_ns: *rng.pick(&[50_000, 2 * MS, 30 * MS]),
             start_ns: *rng.pick(&[5 * MS, 300 * MS]),
-            fault_gap_ns: (think_ns + MS) * *rng.pick(&[20, 60, 200]),
+            fault_gap_ns: (think_ns + MS) * *rng.pick(&[8, 25, 80]),
             fault_weights,
             old_bytes_percent: *rng.pick(&[0, 30, 100]),
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use supervisor::rules::{Config, Input, Output, Report, Rules};
 use supervisor::{Ending, Instance, Role};
 
+use super::planted::{self, Bug};
 use super::process::{Control, Heard, Pid, Process};
 use super::world::{Checked, Page, Step, World};
 use crate::sim::profile::{MS, SECOND};
@@ -74,8 +75,12 @@ impl World {
     }
 
     fn carry_out(&mut self, outputs: Vec<Output>, inputs: &mut std::collections::VecDeque<Input>) -> Checked {
+        let mut relinks = false;
         for output in outputs {
             match output {
+                Output::Link { .. } if relinks && planted::is(Bug::NotRelinked) => {}
+                Output::Link { owner, .. } if owner.slot > 0 && planted::is(Bug::OneLinkOnly) => {}
+                Output::RaiseIdCount { .. } if planted::is(Bug::IdsNotRaised) => {}
                 Output::Spawn { place, drained } => inputs.push_back(self.spawn(place, drained)?),
                 Output::Tell { who, what } => self.tell_process(who, Control::Say(what)),
                 Output::Link { owner, frontend } => {
@@ -94,7 +99,10 @@ impl World {
                 Output::SetDraining => self.page.is_draining = true,
                 Output::Serving => self.outcome.servings += 1,
                 Output::CloseListeners | Output::FeedWatchdog => {}
-                Output::Report(report) => self.reported(&report),
+                Output::Report(report) => {
+                    relinks = matches!(report, Report::Relinked { .. });
+                    self.reported(&report);
+                }
                 Output::Finish(outcome) => {
                     self.tell(|| format!("the server ends: {outcome:?}"));
                     self.supervisor = None;

@@ -3,6 +3,7 @@
 use super::client::{Client, Ending, Gather, GatherKind, OwnerSet, Pending, Request};
 use super::{BEHIND_BYTES_MAX, ClientId, Router, Wires};
 use crate::message::ToOwner;
+use crate::planted::{self, Bug};
 use tubes_protocol::{Command, Line, Reply, parse_line};
 
 /// Where a command goes.
@@ -51,7 +52,7 @@ impl Router {
         client.is_half_closed = true;
         match &mut client.wait {
             None => {}
-            Some(wait) if wait.round.is_some() && wait.ending.is_none() => {
+            Some(wait) if wait.round.is_some() && wait.ending.is_none() && !planted::is(Bug::HalfCloseTimesOut) => {
                 // What the owners answer to the question that is under way still counts.
                 wait.is_poll = true;
                 self.decide(now_ns, id, wires);

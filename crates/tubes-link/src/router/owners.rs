@@ -2,6 +2,7 @@
 
 use super::{ClientId, Router, Wires};
 use crate::message::ToOwner;
+use crate::planted::{self, Bug};
 
 impl Router {
     /// Whether an owner is there.
@@ -42,7 +43,9 @@ impl Router {
                     Some(round) if round.accepting != Some(owner) && !wait.is_poll => {
                         round.asked.remove(owner);
                         round.soon.remove(owner);
-                        round.offers.retain(|_, (offering, _)| *offering != owner);
+                        if !planted::is(Bug::LostOffersStay) {
+                            round.offers.retain(|_, (offering, _)| *offering != owner);
+                        }
                         if wait.ending.is_some() {
                             wait.owners.remove(owner);
                         }
@@ -61,6 +64,8 @@ impl Router {
                 },
                 _ => false,
             };
+            let holds = holds && !planted::is(Bug::HeldJobStays);
+            let asks = asks && !planted::is(Bug::UnansweredStays);
             if holds || asks || waits {
                 wires.close(id);
                 continue;
@@ -87,7 +92,7 @@ impl Router {
             is_known = true;
         }
         for (name, watched_at) in &client.watched {
-            if *watched_at == owner {
+            if *watched_at == owner && !planted::is(Bug::NotAnnounced) {
                 say(b"watch ", name);
                 is_known = true;
             }

@@ -4,6 +4,7 @@ use super::client::{Ending, OwnerSet, Pending, Round, Wait};
 use super::{ClientId, OFFERS_NS, ROUNDS_MAX, Router, Wires};
 use crate::frame::FrameError;
 use crate::message::{Outcome, ToFrontend, ToOwner};
+use crate::planted::{self, Bug};
 use tubes_protocol::Reply;
 
 /// When a reserve times out, in ns; `u64::MAX` for never.
@@ -30,7 +31,10 @@ impl Router {
             client.touched.insert(owner);
         }
         if let Some(owner) = client.only_watched_owner() {
-            let in_margin = client.in_margin_elsewhere(now_ns, owner);
+            let in_margin = match planted::is(Bug::SoonForJobsLetGo) {
+                true => in_margin,
+                false => client.in_margin_elsewhere(now_ns, owner),
+            };
             let message = ToOwner::Reserve { wait: number, in_margin, is_poll };
             let is_behind = client.is_busy();
             client.busy_owner = owner;
@@ -160,7 +164,7 @@ impl Router {
         let wait = client.wait.take().expect("a result belongs to a wait");
         let session = client.session;
         self.waiting_count -= 1;
-        if wait.ending.is_none() {
+        if wait.ending.is_none() && !planted::is(Bug::OthersNotWithdrawn) {
             for other in wait.owners.iter().filter(|other| *other != owner) {
                 if self.up[usize::from(other)] {
                     wires.to_owner(other, session, &ToOwner::Withdraw { wait: wait.number });
@@ -188,7 +192,8 @@ impl Router {
         }
         let (number, is_poll, owners) = (wait.number, wait.is_poll, wait.owners);
         let round = wait.round.as_mut().expect("several owners are asked");
-        if round.accepting.is_some() || !round.asked.is_empty() && now_ns < round.accept_at {
+        let ends_early = is_poll && round.offers.is_empty() && planted::is(Bug::PollEndsEarly);
+        if round.accepting.is_some() || !round.asked.is_empty() && now_ns < round.accept_at && !ends_early {
             return;
         }
         if let Some((_, (owner, offer))) = round.offers.pop_first() {
@@ -198,7 +203,7 @@ impl Router {
             return;
         }
         round.accept_at = u64::MAX;
-        if !round.asked.is_empty() {
+        if !round.asked.is_empty() && !ends_early {
             return;
         }
         if in_margin && round.soon == owners {
@@ -240,7 +245,7 @@ impl Router {
         for owner in wait.owners.iter() {
             wires.to_owner(owner, session, &ToOwner::Withdraw { wait: number });
         }
-        if wait.owners.is_empty() {
+        if wait.owners.is_empty() || planted::is(Bug::EndsUnconfirmed) {
             self.finish_wait(now_ns, id, wires);
         } else {
             self.arm(id);
