@@ -128,8 +128,8 @@ impl Host {
             }
             if planted::is(Bug::KeptTwice) && remote.behind.is_empty() {
                 let message = ToOwner::read(kind, &payload);
-                let again = message.and_then(|message| self.handle(now, engine, from, message, journal, out));
-                again.map_err(|error| Broken { frontend: from.0, error })?;
+                let again = message.and_then(|message| self.handle(now, engine, id, message, journal, out));
+                again.map_err(|error| Broken { frontend, error })?;
             }
             let remote = &mut self.remotes[id.0 as usize];
             if !remote.behind.is_empty() {

@@ -344,11 +344,12 @@ impl World {
         while let Some((client, epoch, input)) = frontend.inbox.pop_front() {
             if matches!(input, Input::Connect) {
                 frontend.sessions += 1;
-                let session = frontend.sessions;
                 let at = frontend.connections.iter().position(Option::is_none).unwrap_or(frontend.connections.len());
                 if at == frontend.connections.len() {
                     frontend.connections.push(None);
                 }
+                // As the router numbers them.
+                let session = frontend.sessions << 32 | at as u64;
                 frontend.connections[at] = Some(Connection {
                     client,
                     epoch,
