@@ -15,9 +15,6 @@ use super::world::{Checked, Step, World};
 /// How long a reserve may wait for what the owners say before it is told that a deadline is near.
 const DECIDES_NS: u64 = 100_000_000;
 
-/// How long a frontend waits for word of the owner's end before it reports a lost link, as its shell does.
-const LINK_LOST_NS: u64 = 250_000_000;
-
 /// A command that was read and not answered.
 #[derive(Debug)]
 struct Asked {
@@ -60,8 +57,6 @@ pub(super) struct Frontend {
     held: BTreeMap<u64, BTreeMap<u64, Held>>,
     sessions: u64,
     pub(super) inbox: VecDeque<(usize, u32, Input)>,
-    /// Links that were lost without word of their owners' ends, and when that is reported, in ns of the boot clock.
-    unlinked: Vec<(Instance, u64)>,
     /// A link had no room for commands.
     is_full: bool,
     /// It accepts clients.
@@ -151,7 +146,6 @@ impl World {
             held: BTreeMap::new(),
             sessions: 0,
             inbox: VecDeque::new(),
-            unlinked: Vec::new(),
             is_full: false,
             listens: false,
             stopping_until_ns: None,
@@ -171,9 +165,6 @@ impl World {
             }
         }
         self.frontend_control(frontend)?;
-        for (peer, _) in frontend.unlinked.extract_if(.., |(_, report_ns)| *report_ns <= now_ns) {
-            frontend.process.says.push(FromChild::LinkLost(peer));
-        }
         loop {
             let mut has_progressed = false;
             for at in 0..frontend.connections.len() {
@@ -205,8 +196,7 @@ impl World {
         if due_ns.is_some_and(|due_ns| due_ns <= now_ns) {
             return Err(format!("{}: a timer at {due_ns:?} ns lies in the past of {now_ns} ns", frontend.instance()));
         }
-        let report_ns = frontend.unlinked.iter().map(|(_, report_ns)| *report_ns).min();
-        if let Some(at_ns) = due_ns.into_iter().chain(frontend.stopping_until_ns).chain(report_ns).min() {
+        if let Some(at_ns) = due_ns.into_iter().chain(frontend.stopping_until_ns).min() {
             let at_ns = self.world_ns(at_ns);
             self.wake_process(&mut frontend.process, at_ns);
         }
@@ -483,7 +473,15 @@ impl World {
         }
     }
 
+    /// A link is lost without a word of the supervisor, which is told.
     fn frontend_loses(&mut self, frontend: &mut Frontend, owner: usize, lost: Lost) -> Checked {
+        if let Some(link) = &frontend.links[owner] {
+            frontend.process.says.push(FromChild::LinkLost { peer: link.peer, number: link.number });
+        }
+        self.frontend_forgets(frontend, owner, lost)
+    }
+
+    fn frontend_forgets(&mut self, frontend: &mut Frontend, owner: usize, lost: Lost) -> Checked {
         let Some(link) = frontend.links[owner].take() else { return Ok(()) };
         self.tell(|| format!("{} loses its link to owner {owner}: {lost:?}", frontend.process.pid.who));
         if let Lost::Frame(error) = lost {
@@ -491,7 +489,6 @@ impl World {
         }
         self.close_pipe(link.pipe, Role::Frontend);
         let now_ns = self.moment().boot_ns;
-        frontend.unlinked.push((link.peer, now_ns + LINK_LOST_NS));
         let number = u16::try_from(owner).expect("a slot");
         self.with_router(frontend, |router, reach| router.owner_down(now_ns, number, reach))
     }
@@ -500,20 +497,18 @@ impl World {
         let now_ns = self.moment().boot_ns;
         while let Some(control) = frontend.process.control.pop_front() {
             match control {
-                Control::Link { peer, pipe } => {
+                Control::Link { peer, pipe, number } => {
                     let owner = usize::from(peer.slot);
-                    self.frontend_loses(frontend, owner, Lost::Closed)?;
-                    frontend.unlinked.retain(|(lost, _)| lost.slot != peer.slot);
-                    frontend.links[owner] = Some(LinkEnd::new(pipe, frontend.instance(), peer));
+                    self.frontend_forgets(frontend, owner, Lost::Closed)?;
+                    frontend.links[owner] = Some(LinkEnd::new(pipe, number, frontend.instance(), peer));
                     self.with_router(frontend, |router, reach| router.owner_up(now_ns, peer.slot, reach))?;
                 }
                 Control::Say(Instruction::PeerGone(peer)) => {
                     let owner = usize::from(peer.slot);
                     if frontend.links[owner].as_ref().is_some_and(|link| link.peer == peer) {
                         self.frontend_reads(frontend, owner)?;
-                        self.frontend_loses(frontend, owner, Lost::Closed)?;
+                        self.frontend_forgets(frontend, owner, Lost::Closed)?;
                     }
-                    frontend.unlinked.retain(|(lost, _)| *lost != peer);
                 }
                 Control::Say(Instruction::Go) => frontend.listens = true,
                 Control::Say(Instruction::Ping { nonce }) => {

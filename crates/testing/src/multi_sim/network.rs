@@ -235,6 +235,8 @@ pub(super) struct LinkEnd {
     pub(super) pipe: u64,
     pub(super) role: Role,
     pub(super) peer: Instance,
+    /// As the supervisor numbers links.
+    pub(super) number: u64,
     pub(super) writer: Writer,
     reader: Reader,
     /// What is sent next begins with a batch.
@@ -242,14 +244,22 @@ pub(super) struct LinkEnd {
 }
 
 impl LinkEnd {
-    pub(super) fn new(pipe: u64, own: Instance, peer: Instance) -> LinkEnd {
+    pub(super) fn new(pipe: u64, number: u64, own: Instance, peer: Instance) -> LinkEnd {
         let link = Link {
             own_slot: own.slot,
             own_generation: own.generation,
             peer_slot: peer.slot,
             peer_generation: peer.generation,
         };
-        LinkEnd { pipe, role: own.role, peer, writer: Writer::new(link), reader: Reader::new(link), is_at_batch: true }
+        LinkEnd {
+            pipe,
+            role: own.role,
+            peer,
+            number,
+            writer: Writer::new(link),
+            reader: Reader::new(link),
+            is_at_batch: true,
+        }
     }
 
     /// Batches for an earlier process that were dropped.

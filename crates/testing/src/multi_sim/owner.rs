@@ -395,7 +395,15 @@ impl World {
         Ok(())
     }
 
+    /// A link is lost without a word of the supervisor, which is told.
     fn owner_loses(&mut self, owner: &mut Owner, frontend: usize, lost: Lost) -> Checked {
+        if let Some(link) = &owner.links[frontend] {
+            owner.process.says.push(FromChild::LinkLost { peer: link.peer, number: link.number });
+        }
+        self.owner_forgets(owner, frontend, lost)
+    }
+
+    fn owner_forgets(&mut self, owner: &mut Owner, frontend: usize, lost: Lost) -> Checked {
         let Some(link) = owner.links[frontend].take() else { return Ok(()) };
         self.tell(|| format!("{} loses its link to frontend {frontend}: {lost:?}", owner.process.pid.who));
         if let Lost::Frame(error) = lost {
@@ -420,17 +428,17 @@ impl World {
     fn owner_control(&mut self, owner: &mut Owner) -> Checked {
         while let Some(control) = owner.process.control.pop_front() {
             match control {
-                Control::Link { peer, pipe } => {
+                Control::Link { peer, pipe, number } => {
                     let frontend = usize::from(peer.slot);
-                    self.owner_loses(owner, frontend, Lost::Closed)?;
-                    owner.links[frontend] = Some(LinkEnd::new(pipe, owner.instance(), peer));
+                    self.owner_forgets(owner, frontend, Lost::Closed)?;
+                    owner.links[frontend] = Some(LinkEnd::new(pipe, number, owner.instance(), peer));
                     self.owner_reads(owner, frontend)?;
                 }
                 Control::Say(Instruction::PeerGone(peer)) => {
                     let frontend = usize::from(peer.slot);
                     if owner.links[frontend].as_ref().is_some_and(|link| link.peer == peer) {
                         self.owner_reads(owner, frontend)?;
-                        self.owner_loses(owner, frontend, Lost::Closed)?;
+                        self.owner_forgets(owner, frontend, Lost::Closed)?;
                     }
                 }
                 Control::Say(Instruction::Ping { nonce }) => {

@@ -15,7 +15,7 @@ pub(super) struct Pid {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Control {
     Say(Instruction),
-    Link { peer: Instance, pipe: u64 },
+    Link { peer: Instance, pipe: u64, number: u64 },
 }
 
 /// What the supervisor hears.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use supervisor::rules::{Config, Input, Output, Report, Rules};
-use supervisor::{Ending, Instance, Role};
+use supervisor::{Ending, FromChild, Instance, Role};
 
 use super::planted::{self, Bug};
 use super::process::{Control, Heard, Pid, Process};
@@ -75,19 +75,17 @@ impl World {
     }
 
     fn carry_out(&mut self, outputs: Vec<Output>, inputs: &mut std::collections::VecDeque<Input>) -> Checked {
-        let mut relinks = false;
         for output in outputs {
             match output {
-                Output::Link { .. } if relinks && planted::is(Bug::NotRelinked) => {}
                 Output::Link { owner, .. } if owner.slot > 0 && planted::is(Bug::OneLinkOnly) => {}
                 Output::RaiseIdCount { .. } if planted::is(Bug::IdsNotRaised) => {}
                 Output::Spawn { place, drained } => inputs.push_back(self.spawn(place, drained)?),
                 Output::Tell { who, what } => self.tell_process(who, Control::Say(what)),
-                Output::Link { owner, frontend } => {
+                Output::Link { owner, frontend, number } => {
                     let pipe = self.network.pair(owner, frontend);
                     self.outcome.links += 1;
-                    self.tell_process(owner, Control::Link { peer: frontend, pipe });
-                    self.tell_process(frontend, Control::Link { peer: owner, pipe });
+                    self.tell_process(owner, Control::Link { peer: frontend, pipe, number });
+                    self.tell_process(frontend, Control::Link { peer: owner, pipe, number });
                     self.maybe_old_bytes(pipe, owner, frontend);
                 }
                 Output::Kill { who } => {
@@ -99,10 +97,7 @@ impl World {
                 Output::SetDraining => self.page.is_draining = true,
                 Output::Serving => self.outcome.servings += 1,
                 Output::CloseListeners | Output::FeedWatchdog => {}
-                Output::Report(report) => {
-                    relinks = matches!(report, Report::Relinked { .. });
-                    self.reported(&report);
-                }
+                Output::Report(report) => self.reported(&report),
                 Output::Finish(outcome) => {
                     self.tell(|| format!("the server ends: {outcome:?}"));
                     self.supervisor = None;
@@ -127,7 +122,7 @@ impl World {
             }
             Report::SlotFailed { .. } => self.outcome.failed_slots += 1,
             Report::Killed { .. } => self.outcome.watchdog_kills += 1,
-            Report::Relinked { .. } => self.outcome.relinks += 1,
+            Report::LinkBroken { .. } => self.outcome.relinks += 1,
             Report::Restarting { place, .. } => match place.role {
                 Role::Owner => self.outcome.owner_restarts += 1,
                 Role::Frontend => self.outcome.frontend_restarts += 1,
@@ -205,6 +200,10 @@ impl World {
             // It is stopped: what it has not read waits.
             let at_ns = supervisor.free_at_ns;
             self.at_in_order(at_ns, Step::Heard { life, heard });
+            return Ok(());
+        }
+        let is_lost_link = matches!(heard, Heard::Said { report: FromChild::LinkLost { .. }, .. });
+        if is_lost_link && planted::is(Bug::NotRelinked) {
             return Ok(());
         }
         self.supervise(match heard {
