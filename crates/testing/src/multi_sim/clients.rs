@@ -268,7 +268,8 @@ impl World {
         let round = self.clients[number].drain.unwrap_or(0);
         self.clients[number].drain = Some(round + 1);
         let mut inputs: Vec<Command<'static>> = Vec::new();
-        if is_new {
+        // Said again now and then: while an owner was away, it was refused.
+        if is_new || round.is_multiple_of(4) {
             inputs.extend(TUBES.iter().map(|name| Command::Watch(name)));
         }
         if round.is_multiple_of(8) {

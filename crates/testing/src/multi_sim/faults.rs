@@ -195,11 +195,9 @@ impl World {
                 self.wake_all();
             }
             Fault::SlowLinks => self.shape.link_ns = (self.shape.link_ns / 4).max(1),
-            Fault::Drain => {
-                if self.page.is_draining && self.is_chaos {
-                    let stopped = self.orderly_stop();
-                    assert!(stopped.is_ok(), "a stop is only an input");
-                }
+            Fault::Drain if self.page.is_draining && self.is_chaos => {
+                let stopped = self.orderly_stop();
+                assert!(stopped.is_ok(), "a stop is only an input");
             }
             _ => {}
         }

@@ -278,9 +278,10 @@ impl World {
                 connection.watched.retain(|watched| **watched != **name);
                 check_count(&text, connection.watched.len())?;
             }
-            (Command::Delete(id) | Command::Release { id, .. } | Command::Bury { id, .. }, word)
-                if matches!(word, "DELETED" | "RELEASED" | "BURIED") =>
-            {
+            (
+                Command::Delete(id) | Command::Release { id, .. } | Command::Bury { id, .. },
+                "DELETED" | "RELEASED" | "BURIED",
+            ) => {
                 if let Some(held) = frontend.held.get_mut(&session) {
                     held.remove(id);
                 }

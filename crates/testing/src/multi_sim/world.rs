@@ -130,6 +130,9 @@ impl Ord for Scheduled {
 /// Ties from here on keep the order in which they were given.
 const IN_ORDER: u64 = u64::MAX / 2;
 
+/// The last record of a log that something said tells of, and a new id in it.
+type Promise = (u64, Option<u64>);
+
 /// Everything there is.
 pub(super) struct World {
     pub(super) seed: u64,
@@ -162,7 +165,7 @@ pub(super) struct World {
     pub(super) ids_given: BTreeSet<u64>,
     pub(super) ids_of_life: BTreeSet<u64>,
     /// What owners have said to sessions over pipes and nobody has heard: the last record it tells of, and a new id.
-    pub(super) promises: BTreeMap<(u64, u64), VecDeque<(u64, Option<u64>)>>,
+    pub(super) promises: BTreeMap<(u64, u64), VecDeque<Promise>>,
     /// Bodies that were made.
     pub(super) bodies: u64,
     pub(super) is_chaos: bool,
