@@ -262,8 +262,8 @@ impl Client {
         if wait.is_poll { u64::MAX } else { wait.soon_at(self.first_deadline()) }
     }
 
-    /// Whether `now_ns` lies in the last second of a job that it holds at another owner than `owner`. What it holds there, that owner knows better: a job
-    /// may be let go by a command that is on its way.
+    /// Whether `now_ns` lies in the last second of a job that it holds at another owner than `owner`. What it holds there,
+    /// that owner knows better: a job may be let go by a command that is on its way.
     pub(super) fn in_margin_elsewhere(&self, now_ns: u64, owner: u16) -> bool {
         let is_near = |deadline: u64| now_ns >= deadline.saturating_sub(super::MARGIN_NS);
         self.in_margin(now_ns) && self.held.values().any(|(holder, deadline)| *holder != owner && is_near(*deadline))

@@ -8,13 +8,13 @@ impl Router {
     /// Whether an owner is there.
     #[must_use]
     pub fn is_up(&self, owner: u16) -> bool {
-        self.up[usize::from(owner)]
+        self.up.contains(owner)
     }
 
     /// An owner, or its next generation, can be reached: it is told of every session that refers to it, then what waited
     /// for it goes on.
     pub fn owner_up(&mut self, now_ns: u64, owner: u16, wires: &mut impl Wires) {
-        self.up[usize::from(owner)] = true;
+        self.up.insert(owner);
         for at in 0..self.clients.len() as u32 {
             let id = ClientId(at);
             if self.clients[at as usize].is_some() {
@@ -28,7 +28,7 @@ impl Router {
     /// An owner is lost. Clients whose work there has an unknown result are closed; call this before anything is said to
     /// the next generation.
     pub fn owner_down(&mut self, now_ns: u64, owner: u16, wires: &mut impl Wires) {
-        self.up[usize::from(owner)] = false;
+        self.up.remove(owner);
         for at in 0..self.clients.len() as u32 {
             let id = ClientId(at);
             let Some(client) = self.clients[at as usize].as_mut() else { continue };

@@ -49,7 +49,7 @@ impl Router {
         }
         let until = ends_at(now_ns, timeout_s, is_poll);
         let mut wait = Wait { number, began: now_ns, until, is_poll, owners, ending: None, round: None };
-        let away: OwnerSet = owners.iter().filter(|owner| !self.up[usize::from(*owner)]).collect();
+        let away: OwnerSet = owners.iter().filter(|owner| !self.up.contains(*owner)).collect();
         let give_up_at = if is_poll && !away.is_empty() { now_ns + owner_wait_ns } else { u64::MAX };
         wait.round = Some(Round { asked: owners, accept_at: u64::MAX, give_up_at, ..Round::default() });
         self.client_mut(id).wait = Some(wait);
@@ -166,7 +166,7 @@ impl Router {
         self.waiting_count -= 1;
         if wait.ending.is_none() && !planted::is(Bug::OthersNotWithdrawn) {
             for other in wait.owners.iter().filter(|other| *other != owner) {
-                if self.up[usize::from(other)] {
+                if self.up.contains(other) {
                     wires.to_owner(other, session, &ToOwner::Withdraw { wait: wait.number });
                 }
             }
@@ -181,7 +181,7 @@ impl Router {
 
     /// Accepts the best offer if it is time, or ends a round without one.
     pub(super) fn decide(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
-        let up = self.up.clone();
+        let up = self.up;
         let owner_wait_ns = self.options.owner_wait_ns;
         let client = self.client_mut(id);
         let session = client.session;
@@ -217,11 +217,11 @@ impl Router {
             round.has_missed = false;
             round.rounds += 1;
             round.asked = owners;
-            if owners.iter().any(|owner| !up[usize::from(owner)]) {
+            if owners.iter().any(|owner| !up.contains(owner)) {
                 // Those that are away are asked when they are back.
                 round.give_up_at = round.give_up_at.min(now_ns.saturating_add(owner_wait_ns));
             }
-            for owner in owners.iter().filter(|owner| up[usize::from(*owner)]) {
+            for owner in owners.iter().filter(|owner| up.contains(*owner)) {
                 wires.to_owner(owner, session, &ToOwner::Ask { wait: number, in_margin, is_poll });
             }
             return;
@@ -232,7 +232,7 @@ impl Router {
     /// Ends a wait: its answer leaves when every owner has confirmed; a job that crosses is the answer instead.
     pub(super) fn end_wait(&mut self, now_ns: u64, id: ClientId, ending: Ending, wires: &mut impl Wires) {
         let close_at = now_ns.saturating_add(self.options.owner_wait_ns);
-        let up = self.up.clone();
+        let up = self.up;
         let client = self.client_mut(id);
         let session = client.session;
         let wait = client.wait.as_mut().expect("only a wait can end");
@@ -240,7 +240,7 @@ impl Router {
             return;
         }
         wait.ending = Some((ending, close_at));
-        wait.owners = wait.owners.iter().filter(|owner| up[usize::from(*owner)]).collect();
+        wait.owners = wait.owners.iter().filter(|owner| up.contains(*owner)).collect();
         let number = wait.number;
         for owner in wait.owners.iter() {
             wires.to_owner(owner, session, &ToOwner::Withdraw { wait: number });
@@ -314,8 +314,8 @@ impl Router {
             // A poll over an owner that stays away.
             let owners = wait.owners;
             let (number, session) = (wait.number, client.session);
-            let up = self.up.clone();
-            for owner in owners.iter().filter(|owner| up[usize::from(*owner)]) {
+            let up = self.up;
+            for owner in owners.iter().filter(|owner| up.contains(*owner)) {
                 wires.to_owner(owner, session, &ToOwner::Withdraw { wait: number });
             }
             self.client_mut(id).wait = None;
