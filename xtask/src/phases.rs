@@ -24,6 +24,14 @@ pub(crate) fn table() -> Vec<Phase> {
         row("programs", Run, &[], 10, tools::programs, "the programs that tests start are there"),
         row("build", Build, &[], 30, build, "everything compiles as it is tested: optimised, with assertions"),
         row("simulation", Run, &["build"], 40, simulation, "20,000 seeds of simulated faults break no promise"),
+        row(
+            "simulation-multi",
+            Run,
+            &["build"],
+            40,
+            simulation_multi,
+            "20,000 seeds of faults in a server of several processes break no promise",
+        ),
         row("tests", Run, &["programs", "build"], 30, tests, "unit tests, and end to end over real sockets"),
         row("clients", Run, &["programs", "build"], 40, clients, "foreign clients do a full life cycle"),
         row("kills", Run, &["build"], 40, kills, "1,500 kills of a real server lose, double and reorder nothing"),
@@ -146,17 +154,64 @@ fn simulation(step: &Step<'_>) -> anyhow::Result<String> {
     Ok(format!("{counts}; {rate}"))
 }
 
+/// Seeds and events of the merge check, then how often each thing must have been there: about half of what is usual.
+const SIMULATION_MULTI: [&str; 8] = ["--mode", "multi", "--seeds", "1..20001", "--events", "3000", "--threads", "2"];
+const SIMULATION_MULTI_FLOORS: [&str; 24] = [
+    "executions=3000000",
+    "offers=60000",
+    "accepted=50000",
+    "gone=250",
+    "returned=10000",
+    "revoked=200",
+    "expired=50",
+    "crossings=700",
+    "kept=20000",
+    "crossed_ends=10",
+    "owner_restarts=4000",
+    "frontend_restarts=1500",
+    "supervisor_kills=3000",
+    "power_losses=2000",
+    "watchdog_kills=4000",
+    "failed_slots=400",
+    "drains=800",
+    "links_lost=2500",
+    "links_half_lost=2500",
+    "relinks=3500",
+    "old_batches=5000",
+    "recoveries=30000",
+    "log_failures=900",
+    "large_bodies=2000",
+];
+
+fn simulation_multi(step: &Step<'_>) -> anyhow::Result<String> {
+    let floors = SIMULATION_MULTI_FLOORS.iter().flat_map(|floor| ["--floor", floor]);
+    let said = step.capture(built(step, "simulate").args(SIMULATION_MULTI).args(floors))?;
+    step.log(&said);
+    let mut lines = said.lines();
+    let counts = lines.next().unwrap_or_default();
+    let rate = lines.find(|line| line.contains("events/s")).unwrap_or_default();
+    Ok(format!("{counts}; {rate}"))
+}
+
 /// Of a hundred seeds: one hash over everything that happened.
-const REPLAY: [&str; 4] = ["--seeds", "1..101", "--events", "5000"];
+const REPLAY: [[&str; 6]; 2] = [
+    ["--mode", "single", "--seeds", "1..101", "--events", "5000"],
+    ["--mode", "multi", "--seeds", "1..101", "--events", "3000"],
+];
 
 fn replay(step: &Step<'_>) -> anyhow::Result<String> {
-    let said = step.capture(built(step, "simulate").args(REPLAY))?;
-    let (_, hash) = said.lines().next().and_then(|line| line.rsplit_once("hash ")).context("no hash was printed")?;
-    let hash = hash.trim();
-    let mut debug = cargo::command(step);
-    debug.args(["run", "--locked", "--package", "testing", "--bin", "simulate", "--"]).args(REPLAY);
-    step.run(debug.args(["--expect-hash", hash]))?;
-    Ok(format!("100 seeds, hash {hash}"))
+    let mut hashes = Vec::new();
+    for arguments in REPLAY {
+        let said = step.capture(built(step, "simulate").args(arguments))?;
+        let (_, hash) =
+            said.lines().next().and_then(|line| line.rsplit_once("hash ")).context("no hash was printed")?;
+        let hash = hash.trim();
+        let mut debug = cargo::command(step);
+        debug.args(["run", "--locked", "--package", "testing", "--bin", "simulate", "--"]).args(arguments);
+        step.run(debug.args(["--expect-hash", hash]))?;
+        hashes.push(hash.to_owned());
+    }
+    Ok(format!("100 seeds of each mode, hashes {}", hashes.join(" and ")))
 }
 
 fn planted(step: &Step<'_>) -> anyhow::Result<String> {

@@ -6,6 +6,7 @@ pub mod fuzz;
 pub mod history;
 pub mod ids;
 pub mod model;
+pub mod multi_sim;
 pub mod proc;
 pub mod process;
 pub mod rng;

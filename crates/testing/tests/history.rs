@@ -496,3 +496,110 @@ fn two_unknown_commands_of_two_connections_may_have_come_in_either_order() {
     honest(&script("kick 10", "bury 1 7"));
     honest(&script("kick-job 1", "bury 1 7"));
 }
+
+/// Two owners, each with a job of connection 1: 64 at owner 0, 65 at owner 1.
+const TWO_OWNERS_CLIENTS: &str = "open 1 40001 1000000
+invoke 1 1 2000000 put 5 0 10 1 aa
+ok 1 1 4000000 INSERTED 64
+invoke 1 2 5000000 put 5 0 10 1 bb
+ok 1 2 7000000 INSERTED 65
+";
+const TWO_OWNERS_TRACE: &str = "start 0.1 0
+start 1.1 0
+accept 0.1 1 40001 1000000
+accept 1.1 7 40001 1000000
+reply 0.1 1 1 1 3000000
+reply 1.1 7 2 1 6000000
+";
+
+#[track_caller]
+fn report_of_owners(clients: &str, trace: &str) -> Report {
+    let (clients, trace) = (format!("{TWO_OWNERS_CLIENTS}{clients}"), format!("{TWO_OWNERS_TRACE}{trace}"));
+    check(&History::parse(&clients, &trace).unwrap_or_else(|error| panic!("{error}")))
+}
+
+#[track_caller]
+fn forged_by_owners(kind: Kind, clients: &str, trace: &str) {
+    let report = report_of_owners(clients, trace);
+    let kinds: Vec<Kind> = report.violations.iter().map(|violation| violation.kind).collect();
+    assert!(kinds.contains(&kind), "{kind:?} is not among {:?}", report.violations);
+}
+
+#[test]
+fn an_honest_life_at_two_owners_passes() {
+    // Each owner has numbers of its own, restarts of its own, and ids that rise there.
+    let report = report_of_owners(
+        "invoke 1 3 8000000 reserve-job 64\nok 1 3 10000000 RESERVED 64 1 aa
+invoke 1 4 11000000 delete 64\nok 1 4 13000000 DELETED
+open 2 40002 30000000\ninvoke 2 1 31000000 peek 65\nok 2 1 33000000 FOUND 65 1 bb
+drained 40000000\nend 0\npresent 65 bb\n",
+        "reply 0.1 1 3 2 9000000\nreply 0.1 1 4 3 12000000\nclose 0.1 1 4 14000000\nstart 1.2 20000000
+accept 1.2 1 40002 30000000\nreply 1.2 1 1 1 32000000\n",
+    );
+    assert_eq!(report.violations, [], "an honest history");
+    assert_eq!((report.generations, report.reservations), (3, 1));
+}
+
+#[test]
+fn another_owner_decides_about_a_job() {
+    forged_by_owners(
+        Kind::WrongOwner,
+        "invoke 1 3 8000000 delete 64\nok 1 3 10000000 DELETED\n",
+        "reply 1.1 7 3 2 9000000\n",
+    );
+}
+
+#[test]
+fn an_owner_decides_after_its_successor_has_started() {
+    forged_by_owners(
+        Kind::Stale,
+        "invoke 1 3 8000000 touch 65\nok 1 3 30000000 NOT_FOUND\n",
+        "reply 1.1 7 3 2 25000000\nstart 1.2 20000000\n",
+    );
+}
+
+#[test]
+fn a_generation_of_one_owner_comes_again_while_another_goes_on() {
+    forged_by_owners(Kind::Generation, "", "start 0.2 20000000\nstart 1.1 20000000\n");
+}
+
+#[test]
+fn a_job_is_accepted_after_the_drain() {
+    forged_by_owners(
+        Kind::AfterDrain,
+        "drained 8000000\ninvoke 1 3 9000000 put 5 0 10 1 cc\nok 1 3 11000000 INSERTED 128\n",
+        "reply 0.1 1 3 2 10000000\n",
+    );
+}
+
+#[test]
+fn ids_of_an_owner_fall_behind_a_restart_though_others_rise() {
+    forged_by_owners(
+        Kind::IdNotRising,
+        "open 2 40002 30000000\ninvoke 2 1 31000000 put 5 0 10 1 cc\nok 2 1 33000000 INSERTED 1\n",
+        "start 1.2 20000000\naccept 1.2 1 40002 30000000\nreply 1.2 1 1 1 32000000\n",
+    );
+}
+
+#[test]
+fn a_command_is_decided_by_two_owners() {
+    forged_by_owners(Kind::DecidedTwice, "", "reply 0.1 1 2 2 7000000\n");
+}
+
+#[test]
+fn a_command_is_decided_by_an_owner_before_the_one_before_it_elsewhere() {
+    forged_by_owners(
+        Kind::ConnectionOrder,
+        "invoke 1 3 5000000 peek 64\nok 1 3 10000000 FOUND 64 1 aa\n",
+        "reply 0.1 1 3 2 5500000\n",
+    );
+}
+
+#[test]
+fn a_gap_in_the_numbers_of_one_of_two_owners() {
+    forged_by_owners(
+        Kind::Sequence,
+        "invoke 1 3 8000000 peek 64\nok 1 3 10000000 FOUND 64 1 aa\n",
+        "reply 0.1 1 3 3 9000000\n",
+    );
+}

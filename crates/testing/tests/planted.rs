@@ -8,6 +8,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use testing::multi_sim;
 use testing::sim::{Failure, run};
 
 const SEEDS: u64 = 1_000;
@@ -71,6 +72,55 @@ fn every_planted_defect_is_found_within_a_thousand_seeds() {
         found.iter().filter(|(_, failure)| failure.is_none()).map(|(number, _)| bugs[*number]).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");
     assert!(found.len() >= BUGS_MIN, "only {} defects are planted", found.len());
+}
+
+/// Of links, shells and the supervisor; found by the simulation of several processes.
+#[derive(Debug, Clone, Copy)]
+enum MultiBug {
+    Link(tubes_link::planted::Bug),
+    Shell(multi_sim::planted::Bug),
+}
+
+impl MultiBug {
+    fn plant(self) {
+        match self {
+            MultiBug::Link(bug) => tubes_link::planted::plant(Some(bug)),
+            MultiBug::Shell(bug) => multi_sim::planted::plant(Some(bug)),
+        }
+    }
+
+    fn take_away() {
+        tubes_link::planted::plant(None);
+        multi_sim::planted::plant(None);
+    }
+}
+
+#[test]
+fn every_planted_defect_of_several_processes_is_found_within_a_thousand_seeds() {
+    const MULTI_EVENTS: u64 = 3_000;
+    std::panic::set_hook(Box::new(|_| {}));
+    let links = tubes_link::planted::Bug::ALL.iter().map(|bug| MultiBug::Link(*bug));
+    let shells = multi_sim::planted::Bug::ALL.iter().map(|bug| MultiBug::Shell(*bug));
+    let bugs: Vec<MultiBug> = links.chain(shells).collect();
+    let mut missed = Vec::new();
+    for bug in &bugs {
+        bug.plant();
+        let first = (1..=SEEDS).find_map(|seed| multi_sim::run(seed, MULTI_EVENTS).err());
+        MultiBug::take_away();
+        match first {
+            Some(failure) => {
+                let first_line = failure.what.lines().next().unwrap_or_default();
+                println!("{bug:?}: seed {}: {first_line:.160}", failure.seed);
+            }
+            None => {
+                println!("{bug:?}: NOT FOUND in {SEEDS} seeds");
+                missed.push(bug);
+            }
+        }
+    }
+    let _ = std::panic::take_hook();
+    assert!(missed.is_empty(), "not found: {missed:?}");
+    assert!(bugs.len() >= BUGS_MIN, "only {} defects are planted", bugs.len());
 }
 
 fn next_of<'a>(bugs: &'a [Bug], next: &AtomicUsize) -> Option<(usize, &'a Bug)> {

@@ -2,6 +2,7 @@
 
 use crate::frame::FrameError;
 use crate::message::{Outcome, ToFrontend, ToOwner};
+use crate::planted::{self, Bug};
 use crate::writer::Writer;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -122,6 +123,15 @@ impl Host {
                 continue;
             }
             let Some((kind, payload)) = remote.behind.pop_front() else { continue };
+            if planted::is(Bug::KeptLost) {
+                continue;
+            }
+            if planted::is(Bug::KeptTwice) && remote.behind.is_empty() {
+                let message = ToOwner::read(kind, &payload);
+                let again = message.and_then(|message| self.handle(now, engine, id, message, journal, out));
+                again.map_err(|error| Broken { frontend, error })?;
+            }
+            let remote = &mut self.remotes[id.0 as usize];
             if !remote.behind.is_empty() {
                 self.freed.push(id);
             }
@@ -157,7 +167,7 @@ impl Host {
                 self.remotes[at].is_silent = false;
             }
             ToOwner::Put { pri, delay_s, ttr_s, body } => {
-                if out.is_draining() {
+                if out.is_draining() && !planted::is(Bug::DrainNotAsked) {
                     engine.drain();
                 }
                 let tube = engine.used_tube(id).ok_or(FrameError::Message)?;
@@ -196,7 +206,7 @@ impl Host {
                 engine.accept(now, id, offer, journal, &mut self.boxed(out));
             }
             ToOwner::Withdraw { wait } => {
-                if self.remotes[at].wait == Some(wait) {
+                if self.remotes[at].wait == Some(wait) && !planted::is(Bug::WithdrawnButParked) {
                     engine.withdraw(now, id, journal, &mut self.boxed(out));
                     self.remotes[at].wait = None;
                     self.freed.push(id);
@@ -221,6 +231,9 @@ impl Host {
         journal: &mut J,
         out: &mut O,
     ) -> Result<(), Broken> {
+        if planted::is(Bug::FrontendStays) {
+            return Ok(());
+        }
         let sessions = self.sessions.get(usize::from(frontend)).into_iter().flatten();
         let mut gone: Vec<u64> = sessions.map(|(session, _)| *session).collect();
         // In an order that does not depend on a table.

@@ -8,6 +8,7 @@ mod frame;
 mod host;
 mod message;
 mod partition;
+pub mod planted;
 mod reader;
 mod router;
 mod writer;

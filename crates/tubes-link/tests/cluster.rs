@@ -1,7 +1,8 @@
 //! Frontends and owners together, without processes: who says what at which moment, and what everybody hears.
 //!
 //! A line is `MILLISECONDS SESSION COMMAND`; a put is written `put PRI DELAY TTR BODY`. A session lives in the frontend
-//! that its name ends with (`p0`, `w1`). `tick` lets time pass, `close` ends a session, `kill K` ends owner K and
+//! that its name ends with (`p0`, `w1`). `last COMMAND` is followed by the end of input at once, `slow COMMAND` by a look
+//! at the frontend's timers, `burst COMMAND; COMMAND` is one write. `tick` lets time pass, `close` ends a session, `kill K` ends owner K and
 //! `start K` starts its next generation, empty. Ids are shown in the order in which they were given.
 
 use expect_test::{Expect, expect};
@@ -359,6 +360,18 @@ impl Cluster {
                         self.front(frontend, |router, _, wires| router.disconnect(client, wires));
                         self.names.remove(&(frontend, client));
                         self.clients.remove(name);
+                    } else if let Some(command) = command.strip_prefix("last ") {
+                        // The end of the input comes with the command.
+                        self.command(frontend, client, command);
+                        self.front(frontend, |router, now, wires| router.half_close(now, client, wires));
+                    } else if let Some(command) = command.strip_prefix("slow ") {
+                        // The frontend looks at its timers before the owners answer.
+                        self.command(frontend, client, command);
+                        self.front(frontend, |router, now, wires| router.tick(now, wires));
+                    } else if let Some(commands) = command.strip_prefix("burst ") {
+                        for command in commands.split("; ") {
+                            self.command(frontend, client, command);
+                        }
                     } else if command == "half-close" {
                         self.front(frontend, |router, now, wires| router.half_close(now, client, wires));
                     } else {
@@ -885,4 +898,59 @@ fn answers_with_bodies_under_way_for_one_client_are_bounded() {
     assert_eq!(messages.len(), 2, "a third waits: {messages:?}");
     // Other commands are not meant.
     assert!(!cluster.routers[0].can_take(client), "the third stands in the way of those behind it");
+}
+
+#[test]
+fn the_end_of_input_behind_a_reserve_does_not_keep_a_ready_job_back() {
+    check(
+        "0 p0 put 0 0 60 job
+         0 w1 watch a
+         1 w1 last reserve-with-timeout 5
+         1 v0 watch a
+         2 v0 last reserve",
+        &expect![[r#"
+            0 p0: INSERTED #1
+            0 w1: WATCHING 2
+            1 w1: RESERVED #1 3 job
+            1 v0: WATCHING 2
+            2 v0: TIMED_OUT
+        "#]],
+    );
+}
+
+#[test]
+fn in_the_last_second_of_a_job_the_owners_say_first_whether_another_is_ready() {
+    check(
+        "0 p0 put 0 0 1 first
+         0 w1 watch a
+         1 w1 reserve
+         2 p0 put 0 0 60 second
+         3 w1 slow reserve
+         4 w1 slow reserve",
+        &expect![[r#"
+            0 p0: INSERTED #1
+            0 w1: WATCHING 2
+            1 w1: RESERVED #1 5 first
+            2 p0: INSERTED #2
+            3 w1: RESERVED #2 6 second
+            4 w1: DEADLINE_SOON
+        "#]],
+    );
+}
+
+#[test]
+fn a_job_that_is_being_let_go_has_no_last_second() {
+    check(
+        "0 p0 put 0 0 1 first
+         0 p0 put 0 0 60 second
+         1 w1 reserve
+         2 w1 burst delete #1; reserve-with-timeout 0",
+        &expect![[r#"
+            0 p0: INSERTED #1
+            0 p0: INSERTED #2
+            1 w1: RESERVED #1 5 first
+            2 w1: DELETED
+            2 w1: RESERVED #2 6 second
+        "#]],
+    );
 }

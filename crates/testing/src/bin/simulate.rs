@@ -5,12 +5,17 @@
 //! Prints what happened in all runs together and a hash over everything; ends with 1 if a promise was broken, naming the
 //! seed, or a floor was not reached. The floors are counts; rates are only printed. `--expect-hash` compares with what
 //! another build has printed for the same seeds; `--narrate SEED` tells what happens in one seed.
+//!
+//!     simulate --mode multi --seeds 1..1001 --events 4000 --floor offers=1000 --floor owner_restarts=500
+//!
+//! runs the server of several processes; each `--floor` is a count that the sum of all seeds must reach.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use testing::multi_sim;
 use testing::sim::{Failure, Outcome, narrate, run};
 
 struct Arguments {
@@ -20,6 +25,9 @@ struct Arguments {
     threads: u64,
     hours_min: u64,
     narrate: bool,
+    is_multi: bool,
+    /// Counts by name that the sum of all seeds must reach.
+    floors: Vec<(String, u64)>,
     /// The hash that another build printed.
     expect_hash: Option<u64>,
 }
@@ -31,9 +39,13 @@ fn main() -> ExitCode {
             eprintln!("simulate: {what}");
             eprintln!("usage: simulate --seeds A..B [--events N] [--threads N] [--hours-min N] [--expect-hash H]");
             eprintln!("       simulate --narrate SEED [--events N]");
+            eprintln!("       each with --mode multi [--floor NAME=COUNT]...: a server of several processes");
             return ExitCode::from(5);
         }
     };
+    if arguments.is_multi {
+        return multi(&arguments);
+    }
     if arguments.narrate {
         return match narrate(arguments.first, arguments.events) {
             Ok(outcome) => {
@@ -80,6 +92,78 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The server of several processes.
+fn multi(arguments: &Arguments) -> ExitCode {
+    if arguments.narrate {
+        return match multi_sim::narrate(arguments.first, arguments.events) {
+            Ok(outcome) => {
+                println!("{outcome:?}");
+                ExitCode::SUCCESS
+            }
+            Err(failure) => {
+                eprintln!("{failure}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    std::panic::set_hook(Box::new(|_| {}));
+    let begin = Instant::now();
+    let next = AtomicU64::new(arguments.first);
+    let result = Mutex::new((multi_sim::Outcome::default(), Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= arguments.end {
+                        return;
+                    }
+                    let ran = multi_sim::run(seed, arguments.events);
+                    let mut result = result.lock().expect("no thread panics while it adds");
+                    match ran {
+                        Ok(outcome) => result.0 = result.0.and(outcome),
+                        Err(failure) => result.1.push(failure),
+                    }
+                }
+            });
+        }
+    });
+    let (sum, mut failures) = result.into_inner().expect("no thread panics while it adds");
+    failures.sort_by_key(|failure| failure.seed);
+    let seconds = begin.elapsed().as_secs_f64();
+    for failure in failures.iter().take(5) {
+        eprintln!("{failure}");
+    }
+    let seeds = arguments.end - arguments.first;
+    let hours = sum.simulated_ns / 3_600_000_000_000;
+    println!("{seeds} seeds, {} events, {hours} simulated hours, hash {:016x}", sum.events, sum.hash);
+    let counts = sum.counts();
+    let words: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    println!("{}", words.join(", "));
+    println!("{:.0} events/s on {} threads, {seconds:.1} s", sum.events as f64 / seconds, arguments.threads);
+    if !failures.is_empty() {
+        eprintln!("{} of {seeds} seeds failed", failures.len());
+        return ExitCode::FAILURE;
+    }
+    let mut is_enough = sum.events >= seeds * arguments.events;
+    for (name, floor) in &arguments.floors {
+        let count = counts.iter().find(|(known, _)| known == name).map_or(0, |(_, count)| *count);
+        if count < *floor {
+            eprintln!("{name} is {count}, fewer than {floor}");
+            is_enough = false;
+        }
+    }
+    if !is_enough || hours < arguments.hours_min {
+        eprintln!("a floor was not reached");
+        return ExitCode::FAILURE;
+    }
+    if arguments.expect_hash.is_some_and(|expected| expected != sum.hash) {
+        eprintln!("the same seeds gave another hash elsewhere");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
 fn run_all(arguments: &Arguments) -> (Outcome, Vec<Failure>) {
     let next = AtomicU64::new(arguments.first);
     let result = Mutex::new((Outcome::default(), Vec::new()));
@@ -107,8 +191,17 @@ fn run_all(arguments: &Arguments) -> (Outcome, Vec<Failure>) {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut arguments =
-        Arguments { first: 1, end: 1_001, events: 5_000, threads: 2, hours_min: 0, narrate: false, expect_hash: None };
+    let mut arguments = Arguments {
+        first: 1,
+        end: 1_001,
+        events: 5_000,
+        threads: 2,
+        hours_min: 0,
+        narrate: false,
+        is_multi: false,
+        floors: Vec::new(),
+        expect_hash: None,
+    };
     while let Some(option) = words.next() {
         let value = words.next().ok_or_else(|| format!("{option} needs a value"))?;
         let number = || value.parse::<u64>().map_err(|_| format!("{value:?} is not a number"));
@@ -125,6 +218,18 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--narrate" => {
                 (arguments.first, arguments.narrate) = (number()?, true);
                 arguments.end = arguments.first + 1;
+            }
+            "--mode" => {
+                arguments.is_multi = match value.as_str() {
+                    "multi" => true,
+                    "single" => false,
+                    _ => return Err(format!("{value:?} is no mode: single or multi")),
+                };
+            }
+            "--floor" => {
+                let floor =
+                    value.split_once('=').and_then(|(name, count)| Some((name.to_owned(), count.parse().ok()?)));
+                arguments.floors.push(floor.ok_or_else(|| format!("{value:?} is not NAME=COUNT"))?);
             }
             "--events" => arguments.events = number()?,
             "--threads" => arguments.threads = number()?.max(1),

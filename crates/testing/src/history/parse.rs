@@ -106,13 +106,30 @@ pub enum Decision {
 pub struct History {
     /// By the clients' numbers.
     pub connections: BTreeMap<u64, Connection>,
-    /// Generations in the order of their starts, and when.
+    /// Generations in the order of their starts, and when. Those of several owners: see [`life_of`].
     pub starts: Vec<(u64, u64)>,
     /// What each generation traced, in order.
     pub events: BTreeMap<u64, Vec<Event>>,
+    /// When it was reported that no process accepts a new job.
+    pub drained_ns: Option<u64>,
     /// Jobs at the end: ids and hashes; `None` if the end was not looked at.
     pub present: Option<BTreeMap<u64, u64>>,
 }
+
+/// The number under which a history knows a generation of an owner: `OWNER.GENERATION`, or just the generation of a
+/// server of one process. Generations of one owner rise with their numbers.
+#[must_use]
+pub fn life_of(owner: u16, generation: u32) -> u64 {
+    u64::from(owner) << OWNER_SHIFT | u64::from(generation)
+}
+
+/// The owner in the number of [`life_of`].
+#[must_use]
+pub fn owner_of(life: u64) -> u64 {
+    life >> OWNER_SHIFT
+}
+
+const OWNER_SHIFT: u32 = 32;
 
 struct Words<'a> {
     line: &'a str,
@@ -128,6 +145,19 @@ impl<'a> Words<'a> {
 
     fn number<T: std::str::FromStr>(&mut self) -> Result<T, Malformed> {
         self.word()?.parse().map_err(|_| self.malformed("not a number"))
+    }
+
+    /// A generation: `GENERATION` or `OWNER.GENERATION`.
+    fn life(&mut self) -> Result<u64, Malformed> {
+        let word = self.word()?;
+        let life = match word.split_once('.') {
+            None => word.parse().ok(),
+            Some((owner, generation)) => {
+                let (owner, generation) = (owner.parse().ok(), generation.parse().ok());
+                owner.zip(generation).map(|(owner, generation)| life_of(owner, generation))
+            }
+        };
+        life.ok_or_else(|| self.malformed("not a generation"))
     }
 
     fn hash(&mut self) -> Result<u64, Malformed> {
@@ -196,6 +226,7 @@ impl History {
                 let connection = self.connections.get_mut(&key).ok_or_else(|| words.malformed("no such connection"))?;
                 connection.gone_ns = Some(at_ns);
             }
+            "drained" => self.drained_ns = Some(words.number()?),
             "end" => self.present = Some(BTreeMap::new()),
             "present" => {
                 let (id, hash) = (words.number()?, words.hash()?);
@@ -210,7 +241,7 @@ impl History {
     fn trace_line(&mut self, line: &str, accepted: &mut BTreeMap<(u64, u64), Option<u64>>) -> Result<(), Malformed> {
         let mut words = Words { line, rest: line };
         let kind = words.word()?;
-        let generation: u64 = words.number()?;
+        let generation: u64 = words.life()?;
         if kind == "start" {
             self.starts.push((generation, words.number()?));
             self.events.entry(generation).or_default();
@@ -221,10 +252,12 @@ impl History {
             "accept" => {
                 let (port, at_ns): (u16, u64) = (words.number()?, words.number()?);
                 // The client has noted the time after the connection was open, which may be before it was accepted.
-                let of_port = self
-                    .connections
-                    .iter()
-                    .filter(|(key, open)| open.port == port && !accepted.values().any(|taken| *taken == Some(**key)));
+                let of_port = self.connections.iter().filter(|(key, open)| {
+                    let is_taken = |((life, _), taken): (&(u64, u64), &Option<u64>)| {
+                        owner_of(*life) == owner_of(generation) && *taken == Some(**key)
+                    };
+                    open.port == port && !accepted.iter().any(is_taken)
+                });
                 let nearest = of_port.min_by_key(|(_, open)| open.open_ns.abs_diff(at_ns)).map(|(key, _)| *key);
                 accepted.insert((generation, connection), nearest);
                 Event { sequence: 0, at_ns, connection: nearest, what: Decision::Accept }

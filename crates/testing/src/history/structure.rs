@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::parse::{Command, Decision, Event, History, Invocation, Reply};
+use super::parse::{Command, Decision, Event, History, Invocation, Reply, owner_of};
 use super::{Kind, Report};
 
 pub(super) fn check(history: &History, report: &mut Report) {
@@ -13,6 +13,8 @@ pub(super) fn check(history: &History, report: &mut Report) {
     decisions(history, report);
     real_time(history, report);
     ids(history, report);
+    owners(history, report);
+    after_drain(history, report);
     bodies(history, report);
     spans(history, report);
     conservation(history, report);
@@ -21,9 +23,21 @@ pub(super) fn check(history: &History, report: &mut Report) {
 }
 
 fn generations(history: &History, report: &mut Report) {
-    for pair in history.starts.windows(2) {
-        if pair[0].0 >= pair[1].0 || pair[0].1 > pair[1].1 {
-            report.add(Kind::Generation, format!("generation {} starts behind generation {}", pair[1].0, pair[0].0));
+    let mut last: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for (life, start_ns) in &history.starts {
+        let before = last.insert(owner_of(*life), (*life, *start_ns));
+        if let Some((before, before_ns)) = before
+            && (before >= *life || before_ns > *start_ns)
+        {
+            report.add(Kind::Generation, format!("generation {life:#x} starts behind generation {before:#x}"));
+        }
+        for (earlier, events) in history.events.range(..life) {
+            let late = events.iter().find(|event| owner_of(*earlier) == owner_of(*life) && event.at_ns > *start_ns);
+            if let Some(event) = late {
+                let what =
+                    format!("number {} of generation {earlier:#x} is decided after {life:#x} started", event.sequence);
+                report.add(Kind::Stale, what);
+            }
         }
     }
 }
@@ -62,17 +76,14 @@ fn decided(history: &History) -> impl Iterator<Item = (u64, &Event, u64, u64, Op
 
 fn decisions(history: &History, report: &mut Report) {
     let mut seen = BTreeSet::new();
-    let mut last_of: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut decided_of: BTreeMap<u64, Vec<(u64, u64, u64, u64)>> = BTreeMap::new();
     for (generation, event, key, number, invocation) in decided(history) {
         let name = format!("command {number} of connection {key} (generation {generation}, number {})", event.sequence);
         if !seen.insert((key, number)) {
             report.add(Kind::DecidedTwice, name);
             continue;
         }
-        let last = last_of.insert(key, number).unwrap_or(0);
-        if number != last + 1 {
-            report.add(Kind::ConnectionOrder, format!("{name} is decided behind command {last}"));
-        }
+        decided_of.entry(key).or_default().push((number, generation, event.at_ns, event.sequence));
         let Some(invocation) = invocation else {
             report.add(Kind::Causality, format!("{name} is decided, but was never sent"));
             continue;
@@ -82,6 +93,20 @@ fn decisions(history: &History, report: &mut Report) {
         }
         if invocation.reply.as_ref().is_some_and(|(_, at_ns)| *at_ns < event.at_ns) {
             report.add(Kind::Causality, format!("{name} is answered before it was decided"));
+        }
+    }
+    for (key, mut decided) in decided_of {
+        decided.sort_unstable();
+        let first = (0, decided[0].1, 0, 0);
+        let pairs = std::iter::once(&first).chain(&decided).zip(&decided);
+        for ((number, life, at_ns, sequence), (next, next_life, next_ns, next_sequence)) in pairs {
+            // Of the order between two owners only time tells.
+            let is_behind = if life == next_life { next_sequence > sequence } else { next_ns >= at_ns };
+            if *next != number + 1 || !is_behind {
+                let what =
+                    format!("command {next} of connection {key} is decided out of order, behind command {number}");
+                report.add(Kind::ConnectionOrder, what);
+            }
         }
     }
     for (key, connection) in &history.connections {
@@ -100,9 +125,10 @@ const TURN_NS_MAX: u64 = 10_000_000_000;
 /// If a reply was there before another command began, it was decided before it.
 fn real_time(history: &History, report: &mut Report) {
     let all: Vec<_> = decided(history).collect();
-    let mut earliest_reply: Option<(u64, String)> = None;
+    let mut earliest_replies: BTreeMap<u64, Option<(u64, String)>> = BTreeMap::new();
     for (generation, event, key, number, invocation) in all.into_iter().rev() {
         let Some(invocation) = invocation else { continue };
+        let earliest_reply = earliest_replies.entry(owner_of(generation)).or_default();
         if let Some((reply_ns, later)) = earliest_reply.as_ref().filter(|(reply_ns, _)| *reply_ns < invocation.at_ns) {
             let what = format!(
                 "command {number} of connection {key} begins at {} ns, but is decided (generation {generation}, number \
@@ -114,22 +140,64 @@ fn real_time(history: &History, report: &mut Report) {
         if let Some((_, at_ns)) = &invocation.reply
             && earliest_reply.as_ref().is_none_or(|(earliest_ns, _)| at_ns < earliest_ns)
         {
-            earliest_reply = Some((*at_ns, format!("command {number} of connection {key}")));
+            *earliest_reply = Some((*at_ns, format!("command {number} of connection {key}")));
         }
     }
 }
 
 fn ids(history: &History, report: &mut Report) {
     let mut given = BTreeSet::new();
-    let mut last = 0;
-    for (_, _, key, number, invocation) in decided(history) {
+    let mut last_of: BTreeMap<u64, u64> = BTreeMap::new();
+    for (life, _, key, number, invocation) in decided(history) {
         let Some(Invocation { reply: Some((Reply::Inserted(id), _)), .. }) = invocation else { continue };
+        let last = last_of.entry(owner_of(life)).or_default();
         if !given.insert(*id) {
             report.add(Kind::IdReused, format!("command {number} of connection {key} gets id {id} again"));
-        } else if *id < last {
+        } else if id < last {
             report.add(Kind::IdNotRising, format!("command {number} of connection {key} gets id {id} behind {last}"));
         }
-        last = last.max(*id);
+        *last = (*last).max(*id);
+    }
+}
+
+/// A job has one owner for ever: only that one says more of it than `NOT_FOUND`.
+fn owners(history: &History, report: &mut Report) {
+    let mut owners: BTreeMap<u64, u64> = BTreeMap::new();
+    for (life, _, key, number, invocation) in decided(history) {
+        let Some(Invocation { command, reply: Some((reply, _)), .. }) = invocation else { continue };
+        let id = match (command, reply) {
+            (_, Reply::Inserted(id) | Reply::Reserved { id, .. } | Reply::Found { id, .. }) => Some(*id),
+            (Command::Line(line), Reply::Line(said)) if said != "NOT_FOUND" => {
+                let mut words = line.split(' ');
+                let word = words.next().unwrap_or_default();
+                let is_of_job = matches!(word, "delete" | "release" | "bury" | "touch" | "kick-job");
+                words.next().filter(|_| is_of_job).and_then(|id| id.parse().ok())
+            }
+            _ => None,
+        };
+        let Some(id) = id else { continue };
+        let first = *owners.entry(id).or_insert(owner_of(life));
+        if first != owner_of(life) {
+            let what = format!(
+                "command {number} of connection {key}: owner {} decides about job {id} of owner {first}",
+                owner_of(life)
+            );
+            report.add(Kind::WrongOwner, what);
+        }
+    }
+}
+
+fn after_drain(history: &History, report: &mut Report) {
+    let Some(drained_ns) = history.drained_ns else { return };
+    for (_, event, key, number, invocation) in decided(history) {
+        let is_put = matches!(invocation, Some(Invocation { reply: Some((Reply::Inserted(_), _)), .. }));
+        if is_put && event.at_ns > drained_ns {
+            let what = format!(
+                "command {number} of connection {key} puts a job {} ns after the drain",
+                event.at_ns - drained_ns
+            );
+            report.add(Kind::AfterDrain, what);
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod answers;
 mod figures;
+mod owner;
 mod shadow;
 mod table;
 mod timers;
@@ -120,6 +121,8 @@ pub struct Model {
     next_tube: u64,
     next_turn: u64,
     next_bury_order: u64,
+    /// The tube `default` is there without anybody who refers to it.
+    keeps_default: bool,
     draining: bool,
     max_job_size: u32,
     counts: CommandCounts,
@@ -145,6 +148,7 @@ impl Model {
             next_tube: 0,
             next_turn: 0,
             next_bury_order: 1,
+            keeps_default: true,
             draining: false,
             max_job_size,
             counts: CommandCounts::default(),
@@ -635,8 +639,9 @@ impl Model {
     /// A tube that no job, user or watcher refers to vanishes, but for `default`.
     fn forget_unreferenced_tubes(&mut self) {
         let (jobs, sessions) = (&self.jobs, &self.sessions);
+        let keeps_default = self.keeps_default;
         self.tubes.retain(|number, tube| {
-            &*tube.name == b"default"
+            keeps_default && &*tube.name == b"default"
                 || sessions.values().any(|state| state.used == number || state.watched.contains(&number))
                 || jobs.values().any(|job| job.tube == number)
         });

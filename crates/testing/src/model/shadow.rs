@@ -226,15 +226,20 @@ impl Model {
     #[must_use]
     pub fn recovered(max_job_size: u32, now: Moment, log: &ShadowLog, tubes: &[Box<[u8]>], next_id: u64) -> Model {
         let mut model = Model::new(max_job_size);
-        model.next_id = next_id;
+        model.restore_all(now, log, tubes, next_id);
+        model
+    }
+
+    /// Puts everything back as [`Model::recovered`] says.
+    pub fn restore_all(&mut self, now: Moment, log: &ShadowLog, tubes: &[Box<[u8]>], next_id: u64) {
+        self.next_id = next_id;
         for name in tubes {
-            model.find_or_create(name);
+            self.find_or_create(name);
         }
         for (id, (logged, file)) in &log.jobs {
-            model.restore(now, *id, logged, *file);
+            self.restore(now, *id, logged, *file);
         }
-        model.forget_unreferenced_tubes();
-        model
+        self.forget_unreferenced_tubes();
     }
 
     /// Puts a job back as a log has it.

@@ -15,45 +15,45 @@ use crate::model::{Change, Mismatch, Model, Moment, ShadowJob, ShadowLog};
 
 /// One record that was appended.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// Its sequence lies above `above` and is at most `sequence`; only for copies by compaction these are more than one.
     above: u64,
     sequence: u64,
     /// When it was handed to the log, then when it was written.
     at_ns: u64,
-    pub(super) change: Change,
+    pub(crate) change: Change,
 }
 
 impl Entry {
-    pub(super) fn sequence(&self) -> u64 {
+    pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
 }
 
 /// The account of one data directory.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     base: ShadowLog,
-    pub(super) entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
     /// Entries up to here have been compared with the model.
-    pub(super) compared: usize,
+    pub(crate) compared: usize,
     /// Entries up to here are written, and synced.
     written_entries: usize,
     synced_entries: usize,
     /// New jobs and the segments that hold them, since the last comparison.
-    pub(super) placed: Vec<(u64, u32)>,
+    pub(crate) placed: Vec<(u64, u32)>,
     /// Answers of the log about space since the last comparison.
-    pub(super) space: Vec<bool>,
+    pub(crate) space: Vec<bool>,
     /// Records up to here were acknowledged: no end of the process may lose them.
-    pub(super) acknowledged: u64,
+    pub(crate) acknowledged: u64,
     /// Records up to here were synced: no power loss may lose them.
-    pub(super) synced: u64,
+    pub(crate) synced: u64,
     /// The largest id that a client has been told.
-    pub(super) id_told: u64,
+    pub(crate) id_told: u64,
 }
 
 impl Ledger {
-    pub(super) fn new() -> Ledger {
+    pub(crate) fn new() -> Ledger {
         Ledger {
             base: ShadowLog::new(),
             entries: Vec::new(),
@@ -72,14 +72,14 @@ impl Ledger {
         self.entries.push(Entry { above: sequence - 1, sequence, at_ns, change });
     }
 
-    pub(super) fn note_synced(&mut self, sequence: u64) {
+    pub(crate) fn note_synced(&mut self, sequence: u64) {
         self.synced = self.synced.max(sequence);
         while self.entries.get(self.synced_entries).is_some_and(|entry| entry.sequence <= self.synced) {
             self.synced_entries += 1;
         }
     }
 
-    pub(super) fn note_written(&mut self, sequence: u64, at_ns: u64) {
+    pub(crate) fn note_written(&mut self, sequence: u64, at_ns: u64) {
         while let Some(entry) = self.entries.get_mut(self.written_entries).filter(|entry| entry.sequence <= sequence) {
             entry.at_ns = at_ns;
             self.written_entries += 1;
@@ -87,13 +87,13 @@ impl Ledger {
     }
 
     /// When the oldest record was written that no sync has covered.
-    pub(super) fn unsynced_since_ns(&self) -> Option<u64> {
+    pub(crate) fn unsynced_since_ns(&self) -> Option<u64> {
         let unsynced = (self.synced_entries < self.written_entries).then(|| &self.entries[self.synced_entries]);
         unsynced.map(|entry| entry.at_ns)
     }
 
     /// The largest id of a put with a sequence up to `last`, 0 if there is none.
-    pub(super) fn largest_id(&self, last: u64) -> u64 {
+    pub(crate) fn largest_id(&self, last: u64) -> u64 {
         let puts = self.entries.iter().filter(|entry| entry.sequence <= last).filter_map(|entry| match entry.change {
             Change::Put { id, .. } => Some(id),
             _ => None,
@@ -102,7 +102,7 @@ impl Ledger {
     }
 
     /// Compares what a recovery has `found` with the records up to `last`.
-    pub(super) fn verify(&self, found: &ShadowLog, last: u64) -> Result<(), Mismatch> {
+    pub(crate) fn verify(&self, found: &ShadowLog, last: u64) -> Result<(), Mismatch> {
         let mut expected = self.base.clone();
         // Copies whose sequence is not known exactly, so that either the copy or what it copies may be what is left.
         let mut perhaps: BTreeMap<u64, &ShadowJob> = BTreeMap::new();
@@ -128,7 +128,7 @@ impl Ledger {
     }
 
     /// A job among `found` that was never put like that.
-    pub(super) fn wrong_contents(&self, found: &ShadowLog) -> Option<u64> {
+    pub(crate) fn wrong_contents(&self, found: &ShadowLog) -> Option<u64> {
         let is_known = |id: u64, job: &ShadowJob| {
             let same = |known: &ShadowJob| known.body == job.body && known.tube == job.tube && known.ttr_s == job.ttr_s;
             let was_put =
@@ -139,7 +139,7 @@ impl Ledger {
     }
 
     /// Goes on from what was found up to `last`; `is_synced` if recovery has made it safe.
-    pub(super) fn rebase(&mut self, found: &ShadowLog, last: u64, is_synced: bool) {
+    pub(crate) fn rebase(&mut self, found: &ShadowLog, last: u64, is_synced: bool) {
         self.base = found.clone();
         self.entries.clear();
         self.compared = 0;
@@ -152,10 +152,10 @@ impl Ledger {
 }
 
 /// The log while serving: passes everything on and enters it into the ledger.
-pub(super) struct Booking<'a> {
-    pub(super) log: &'a mut Log<SimDisk>,
-    pub(super) ledger: &'a mut Ledger,
-    pub(super) at_ns: u64,
+pub(crate) struct Booking<'a> {
+    pub(crate) log: &'a mut Log<SimDisk>,
+    pub(crate) ledger: &'a mut Ledger,
+    pub(crate) at_ns: u64,
 }
 
 impl Journal for Booking<'_> {
@@ -194,9 +194,9 @@ impl Journal for Booking<'_> {
 }
 
 /// The rules at recovery: engine and a plain reader get the same records, and must say the same of them.
-pub(super) struct Recovering<'a> {
-    pub(super) engine: &'a mut Engine,
-    pub(super) found: &'a mut ShadowLog,
+pub(crate) struct Recovering<'a> {
+    pub(crate) engine: &'a mut Engine,
+    pub(crate) found: &'a mut ShadowLog,
 }
 
 impl Replay for Recovering<'_> {
@@ -236,17 +236,17 @@ impl Replay for Recovering<'_> {
 }
 
 /// The rules for compaction: what is copied is compared with the model and entered into the ledger.
-pub(super) struct Copying<'a> {
-    pub(super) engine: &'a mut Engine,
-    pub(super) model: &'a mut Model,
-    pub(super) copies: Vec<(u64, ShadowJob)>,
-    pub(super) now: Moment,
-    pub(super) wrong: Option<String>,
+pub(crate) struct Copying<'a> {
+    pub(crate) engine: &'a mut Engine,
+    pub(crate) model: &'a mut Model,
+    pub(crate) copies: Vec<(u64, ShadowJob)>,
+    pub(crate) now: Moment,
+    pub(crate) wrong: Option<String>,
 }
 
 impl Copying<'_> {
     /// Enters the copies, whose records lie between the two sequences.
-    pub(super) fn book(self, ledger: &mut Ledger, above: u64, last: u64) -> Option<String> {
+    pub(crate) fn book(self, ledger: &mut Ledger, above: u64, last: u64) -> Option<String> {
         for (id, job) in self.copies {
             let change = Change::Put { id, job };
             ledger.entries.push(Entry { above, sequence: last, at_ns: self.now.boot_ns, change });

@@ -19,8 +19,8 @@
 //!   past, and the log has shrunk to its bound.
 
 mod clients;
-mod ledger;
-mod profile;
+pub(crate) mod ledger;
+pub(crate) mod profile;
 mod restart;
 mod server;
 mod world;

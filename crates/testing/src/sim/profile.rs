@@ -5,15 +5,15 @@ use tubes_store::SyncMode;
 
 use crate::rng::Rng;
 
-pub(super) const MS: u64 = 1_000_000;
-pub(super) const SECOND: u64 = 1_000 * MS;
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000 * MS;
 
 /// Names of the tubes that clients use.
-pub(super) const TUBES: [&[u8]; 5] = [b"default", b"mail", b"a", b"b.c", b"-no".split_at(1).1];
+pub(crate) const TUBES: [&[u8]; 5] = [b"default", b"mail", b"a", b"b.c", b"-no".split_at(1).1];
 
 /// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     Kill,
     PowerLoss,
     /// The disk stops in the middle of a call some calls ahead, and the machine or only the process with it.
@@ -29,7 +29,7 @@ pub(super) enum Fault {
     SlowDisk,
 }
 
-pub(super) const FAULTS: [Fault; 12] = [
+pub(crate) const FAULTS: [Fault; 12] = [
     Fault::Kill,
     Fault::PowerLoss,
     Fault::DiskStop,
@@ -52,28 +52,28 @@ const KINDS: usize = 22;
 
 /// The mixture of one seed.
 #[derive(Debug, Clone)]
-pub(super) struct Profile {
-    pub(super) sync: SyncMode,
-    pub(super) segment_bytes: u64,
-    pub(super) clients: usize,
-    pub(super) tubes: usize,
-    pub(super) jobs_max: usize,
-    pub(super) pipeline_max: u64,
-    pub(super) think_ns: u64,
-    pub(super) network_ns: u64,
-    pub(super) sync_ns: u64,
-    pub(super) turn_ns: u64,
-    pub(super) fault_gap_ns: u64,
-    pub(super) fault_weights: [u32; FAULTS.len()],
-    pub(super) flips: bool,
+pub(crate) struct Profile {
+    pub(crate) sync: SyncMode,
+    pub(crate) segment_bytes: u64,
+    pub(crate) clients: usize,
+    pub(crate) tubes: usize,
+    pub(crate) jobs_max: usize,
+    pub(crate) pipeline_max: u64,
+    pub(crate) think_ns: u64,
+    pub(crate) network_ns: u64,
+    pub(crate) sync_ns: u64,
+    pub(crate) turn_ns: u64,
+    pub(crate) fault_gap_ns: u64,
+    pub(crate) fault_weights: [u32; FAULTS.len()],
+    pub(crate) flips: bool,
     body_max: u64,
     pri_max: u64,
-    seconds_max: u64,
+    pub(crate) seconds_max: u64,
     weights: [u32; KINDS],
 }
 
 impl Profile {
-    pub(super) fn draw(rng: &mut Rng) -> Profile {
+    pub(crate) fn draw(rng: &mut Rng) -> Profile {
         let sync = match rng.below(8) {
             0 => SyncMode::Never,
             1..=4 => SyncMode::Interval(*rng.pick(&[MS, 50 * MS, 50 * MS, 2 * SECOND])),
@@ -128,7 +128,7 @@ impl Profile {
     }
 
     /// A command; `pick_id` chooses a job, one that the client holds if it is told so.
-    pub(super) fn command(
+    pub(crate) fn command(
         &self,
         rng: &mut Rng,
         may_block: bool,

@@ -110,6 +110,8 @@ pub(super) enum GatherKind {
 pub(super) struct Wait {
     /// Its number on the links.
     pub(super) number: u32,
+    /// When the owners were asked, in ns.
+    pub(super) began: u64,
     /// When it times out, in ns; `u64::MAX` for never.
     pub(super) until: u64,
     pub(super) is_poll: bool,
@@ -125,6 +127,17 @@ pub(super) struct Wait {
 pub(super) enum Ending {
     TimedOut,
     DeadlineSoon,
+}
+
+impl Wait {
+    /// When it ends because the last second begins of a job that the client holds until `first_deadline`; `u64::MAX` if
+    /// it holds none. If the owners were asked within that second, they decide first: a ready job is handed out then.
+    pub(super) fn soon_at(&self, first_deadline: u64) -> u64 {
+        if first_deadline == u64::MAX {
+            return u64::MAX;
+        }
+        first_deadline.saturating_sub(super::MARGIN_NS).max(self.began.saturating_add(super::OFFERS_NS))
+    }
 }
 
 /// Offers of several owners.
@@ -246,7 +259,14 @@ impl Client {
     /// When the last second of a job it holds ends the wait, in ns; `u64::MAX` if nothing does. What a poll hears in that
     /// second is the owners' to say: only they know whether a ready job is there.
     pub(super) fn margin_of(&self, wait: &Wait) -> u64 {
-        if wait.is_poll { u64::MAX } else { self.first_deadline().saturating_sub(super::MARGIN_NS) }
+        if wait.is_poll { u64::MAX } else { wait.soon_at(self.first_deadline()) }
+    }
+
+    /// Whether `now_ns` lies in the last second of a job that it holds at another owner than `owner`. What it holds there,
+    /// that owner knows better: a job may be let go by a command that is on its way.
+    pub(super) fn in_margin_elsewhere(&self, now_ns: u64, owner: u16) -> bool {
+        let is_near = |deadline: u64| now_ns >= deadline.saturating_sub(super::MARGIN_NS);
+        self.in_margin(now_ns) && self.held.values().any(|(holder, deadline)| *holder != owner && is_near(*deadline))
     }
 
     /// When something is due for it next, in ns; `u64::MAX` if nothing is.

@@ -3,6 +3,7 @@
 use super::client::{Client, Ending, Gather, GatherKind, OwnerSet, Pending, Request};
 use super::{BEHIND_BYTES_MAX, ClientId, Router, Wires};
 use crate::message::ToOwner;
+use crate::planted::{self, Bug};
 use tubes_protocol::{Command, Line, Reply, parse_line};
 
 /// Where a command goes.
@@ -22,7 +23,7 @@ impl Router {
     pub fn command(&mut self, now_ns: u64, id: ClientId, command: Command<'_>, wires: &mut impl Wires) {
         self.count(id, &command);
         self.client_mut(id).forget_expired(now_ns);
-        if self.must_wait(now_ns, id, &command, wires) {
+        if self.must_wait(id, &command, wires) {
             let until = self.patience(id, &command, now_ns);
             self.client_mut(id).stalled = Some((Request::of(command), until));
             self.stalled.insert(id);
@@ -45,11 +46,21 @@ impl Router {
         }
     }
 
-    /// The client will send nothing more: a waiting reserve ends.
+    /// The client will send nothing more: a waiting reserve ends, but is served first if a job is ready.
     pub fn half_close(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
-        self.client_mut(id).is_half_closed = true;
-        if self.client(id).wait.is_some() {
-            self.end_wait(now_ns, id, Ending::TimedOut, wires);
+        let client = self.client_mut(id);
+        client.is_half_closed = true;
+        match &mut client.wait {
+            None => {}
+            Some(wait) if wait.round.is_some() && wait.ending.is_none() && !planted::is(Bug::HalfCloseTimesOut) => {
+                // What the owners answer to the question that is under way still counts.
+                wait.is_poll = true;
+                self.decide(now_ns, id, wires);
+                if self.clients[id.0 as usize].is_some() {
+                    self.arm(id);
+                }
+            }
+            Some(_) => self.end_wait(now_ns, id, Ending::TimedOut, wires),
         }
     }
 
@@ -96,13 +107,13 @@ impl Router {
 
     /// Whether the command cannot be sent yet: others are under way elsewhere, an owner is away, or too much is on its
     /// way already.
-    fn must_wait(&self, now_ns: u64, id: ClientId, command: &Command<'_>, wires: &impl Wires) -> bool {
+    fn must_wait(&self, id: ClientId, command: &Command<'_>, wires: &impl Wires) -> bool {
         let client = self.client(id);
         let is_busy = client.is_busy();
         let is_blocked = |owner: u16| {
             is_busy && client.busy_owner != owner
                 || client.is_in_round()
-                || !self.up[usize::from(owner)]
+                || !self.up.contains(owner)
                 || !wires.has_room(owner)
                 || client.behind_bytes > BEHIND_BYTES_MAX
         };
@@ -110,14 +121,10 @@ impl Router {
             Target::Owner(owner) => {
                 is_blocked(owner) || brings_body(command) && client.bodies >= self.options.bodies_max
             }
-            Target::All => is_busy || self.up.contains(&false),
+            Target::All => is_busy || self.up != OwnerSet::all(self.map.owners()),
             Target::Here => false,
             // One owner must be there; of several a blocking reserve needs none to be.
-            Target::Watched => client.only_watched_owner().map_or(is_busy, |owner| {
-                // What is unanswered may end the last second of a held job (delete, release, bury, touch). One that begins
-                // is seen by the owner, where the job is.
-                is_blocked(owner) || is_busy && client.in_margin(now_ns)
-            }),
+            Target::Watched => client.only_watched_owner().map_or(is_busy, is_blocked),
         }
     }
 
@@ -125,10 +132,10 @@ impl Router {
     fn patience(&self, id: ClientId, command: &Command<'_>, now_ns: u64) -> u64 {
         let client = self.client(id);
         let is_away = match self.target(client, command) {
-            Target::Owner(owner) => !self.up[usize::from(owner)],
-            Target::All => self.up.contains(&false),
+            Target::Owner(owner) => !self.up.contains(owner),
+            Target::All => self.up != OwnerSet::all(self.map.owners()),
             Target::Here => false,
-            Target::Watched => client.watched_owners().iter().any(|owner| !self.up[usize::from(owner)]),
+            Target::Watched => client.watched_owners().iter().any(|owner| !self.up.contains(owner)),
         };
         if is_away { now_ns.saturating_add(self.options.owner_wait_ns) } else { u64::MAX }
     }
@@ -161,7 +168,7 @@ impl Router {
                 Command::Put { pri: *pri, delay_s: *delay_s, ttr_s: *ttr_s, body: Box::default() }
             }
         };
-        if self.must_wait(now_ns, id, &command, wires) {
+        if self.must_wait(id, &command, wires) {
             let until = until.min(self.patience(id, &command, now_ns));
             self.client_mut(id).stalled = Some((request, until));
             self.arm(id);
@@ -254,7 +261,7 @@ impl Router {
                     let client = self.client_mut(id);
                     let (_, before) = std::mem::replace(&mut client.used, ((*name).into(), owner));
                     let session = client.session;
-                    if before != owner && self.up[usize::from(before)] {
+                    if before != owner && self.up.contains(before) {
                         wires.to_owner(before, session, &ToOwner::Unuse);
                     }
                 }

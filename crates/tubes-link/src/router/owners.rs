@@ -2,18 +2,19 @@
 
 use super::{ClientId, Router, Wires};
 use crate::message::ToOwner;
+use crate::planted::{self, Bug};
 
 impl Router {
     /// Whether an owner is there.
     #[must_use]
     pub fn is_up(&self, owner: u16) -> bool {
-        self.up[usize::from(owner)]
+        self.up.contains(owner)
     }
 
     /// An owner, or its next generation, can be reached: it is told of every session that refers to it, then what waited
     /// for it goes on.
     pub fn owner_up(&mut self, now_ns: u64, owner: u16, wires: &mut impl Wires) {
-        self.up[usize::from(owner)] = true;
+        self.up.insert(owner);
         for at in 0..self.clients.len() as u32 {
             let id = ClientId(at);
             if self.clients[at as usize].is_some() {
@@ -27,7 +28,7 @@ impl Router {
     /// An owner is lost. Clients whose work there has an unknown result are closed; call this before anything is said to
     /// the next generation.
     pub fn owner_down(&mut self, now_ns: u64, owner: u16, wires: &mut impl Wires) {
-        self.up[usize::from(owner)] = false;
+        self.up.remove(owner);
         for at in 0..self.clients.len() as u32 {
             let id = ClientId(at);
             let Some(client) = self.clients[at as usize].as_mut() else { continue };
@@ -42,7 +43,9 @@ impl Router {
                     Some(round) if round.accepting != Some(owner) && !wait.is_poll => {
                         round.asked.remove(owner);
                         round.soon.remove(owner);
-                        round.offers.retain(|_, (offering, _)| *offering != owner);
+                        if !planted::is(Bug::LostOffersStay) {
+                            round.offers.retain(|_, (offering, _)| *offering != owner);
+                        }
                         if wait.ending.is_some() {
                             wait.owners.remove(owner);
                         }
@@ -61,6 +64,8 @@ impl Router {
                 },
                 _ => false,
             };
+            let holds = holds && !planted::is(Bug::HeldJobStays);
+            let asks = asks && !planted::is(Bug::UnansweredStays);
             if holds || asks || waits {
                 wires.close(id);
                 continue;
@@ -87,7 +92,7 @@ impl Router {
             is_known = true;
         }
         for (name, watched_at) in &client.watched {
-            if *watched_at == owner {
+            if *watched_at == owner && !planted::is(Bug::NotAnnounced) {
                 say(b"watch ", name);
                 is_known = true;
             }

@@ -4,6 +4,7 @@ use super::client::{Ending, OwnerSet, Pending, Round, Wait};
 use super::{ClientId, OFFERS_NS, ROUNDS_MAX, Router, Wires};
 use crate::frame::FrameError;
 use crate::message::{Outcome, ToFrontend, ToOwner};
+use crate::planted::{self, Bug};
 use tubes_protocol::Reply;
 
 /// When a reserve times out, in ns; `u64::MAX` for never.
@@ -18,6 +19,7 @@ impl Router {
     pub(super) fn reserve(&mut self, now_ns: u64, id: ClientId, timeout_s: Option<u32>, wires: &mut impl Wires) {
         let owner_wait_ns = self.options.owner_wait_ns;
         let client = self.client_mut(id);
+        client.forget_expired(now_ns);
         let owners = client.watched_owners();
         let number = client.next_wait;
         client.next_wait = client.next_wait.wrapping_add(1);
@@ -29,6 +31,10 @@ impl Router {
             client.touched.insert(owner);
         }
         if let Some(owner) = client.only_watched_owner() {
+            let in_margin = match planted::is(Bug::SoonForJobsLetGo) {
+                true => in_margin,
+                false => client.in_margin_elsewhere(now_ns, owner),
+            };
             let message = ToOwner::Reserve { wait: number, in_margin, is_poll };
             let is_behind = client.is_busy();
             client.busy_owner = owner;
@@ -42,8 +48,8 @@ impl Router {
             return;
         }
         let until = ends_at(now_ns, timeout_s, is_poll);
-        let mut wait = Wait { number, until, is_poll, owners, ending: None, round: None };
-        let away: OwnerSet = owners.iter().filter(|owner| !self.up[usize::from(*owner)]).collect();
+        let mut wait = Wait { number, began: now_ns, until, is_poll, owners, ending: None, round: None };
+        let away: OwnerSet = owners.iter().filter(|owner| !self.up.contains(*owner)).collect();
         let give_up_at = if is_poll && !away.is_empty() { now_ns + owner_wait_ns } else { u64::MAX };
         wait.round = Some(Round { asked: owners, accept_at: u64::MAX, give_up_at, ..Round::default() });
         self.client_mut(id).wait = Some(wait);
@@ -71,7 +77,7 @@ impl Router {
         let client = self.client_mut(id);
         let until = ends_at(now_ns, timeout_s, is_poll);
         let owners = std::iter::once(client.busy_owner).collect();
-        client.wait = Some(Wait { number, until, is_poll, owners, ending: None, round: None });
+        client.wait = Some(Wait { number, began: now_ns, until, is_poll, owners, ending: None, round: None });
         let is_half_closed = client.is_half_closed;
         self.waiting_count += 1;
         self.arm(id);
@@ -158,9 +164,9 @@ impl Router {
         let wait = client.wait.take().expect("a result belongs to a wait");
         let session = client.session;
         self.waiting_count -= 1;
-        if wait.ending.is_none() {
+        if wait.ending.is_none() && !planted::is(Bug::OthersNotWithdrawn) {
             for other in wait.owners.iter().filter(|other| *other != owner) {
-                if self.up[usize::from(other)] {
+                if self.up.contains(other) {
                     wires.to_owner(other, session, &ToOwner::Withdraw { wait: wait.number });
                 }
             }
@@ -174,7 +180,9 @@ impl Router {
     }
 
     /// Accepts the best offer if it is time, or ends a round without one.
-    fn decide(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
+    pub(super) fn decide(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
+        let up = self.up;
+        let owner_wait_ns = self.options.owner_wait_ns;
         let client = self.client_mut(id);
         let session = client.session;
         let in_margin = client.in_margin(now_ns);
@@ -184,7 +192,8 @@ impl Router {
         }
         let (number, is_poll, owners) = (wait.number, wait.is_poll, wait.owners);
         let round = wait.round.as_mut().expect("several owners are asked");
-        if round.accepting.is_some() || !round.asked.is_empty() && now_ns < round.accept_at {
+        let ends_early = is_poll && round.offers.is_empty() && planted::is(Bug::PollEndsEarly);
+        if round.accepting.is_some() || !round.asked.is_empty() && now_ns < round.accept_at && !ends_early {
             return;
         }
         if let Some((_, (owner, offer))) = round.offers.pop_first() {
@@ -194,7 +203,7 @@ impl Router {
             return;
         }
         round.accept_at = u64::MAX;
-        if !round.asked.is_empty() {
+        if !round.asked.is_empty() && !ends_early {
             return;
         }
         if in_margin && round.soon == owners {
@@ -208,7 +217,11 @@ impl Router {
             round.has_missed = false;
             round.rounds += 1;
             round.asked = owners;
-            for owner in owners.iter() {
+            if owners.iter().any(|owner| !up.contains(owner)) {
+                // Those that are away are asked when they are back.
+                round.give_up_at = round.give_up_at.min(now_ns.saturating_add(owner_wait_ns));
+            }
+            for owner in owners.iter().filter(|owner| up.contains(*owner)) {
                 wires.to_owner(owner, session, &ToOwner::Ask { wait: number, in_margin, is_poll });
             }
             return;
@@ -219,7 +232,7 @@ impl Router {
     /// Ends a wait: its answer leaves when every owner has confirmed; a job that crosses is the answer instead.
     pub(super) fn end_wait(&mut self, now_ns: u64, id: ClientId, ending: Ending, wires: &mut impl Wires) {
         let close_at = now_ns.saturating_add(self.options.owner_wait_ns);
-        let up = self.up.clone();
+        let up = self.up;
         let client = self.client_mut(id);
         let session = client.session;
         let wait = client.wait.as_mut().expect("only a wait can end");
@@ -227,12 +240,12 @@ impl Router {
             return;
         }
         wait.ending = Some((ending, close_at));
-        wait.owners = wait.owners.iter().filter(|owner| up[usize::from(*owner)]).collect();
+        wait.owners = wait.owners.iter().filter(|owner| up.contains(*owner)).collect();
         let number = wait.number;
         for owner in wait.owners.iter() {
             wires.to_owner(owner, session, &ToOwner::Withdraw { wait: number });
         }
-        if wait.owners.is_empty() {
+        if wait.owners.is_empty() || planted::is(Bug::EndsUnconfirmed) {
             self.finish_wait(now_ns, id, wires);
         } else {
             self.arm(id);
@@ -301,8 +314,8 @@ impl Router {
             // A poll over an owner that stays away.
             let owners = wait.owners;
             let (number, session) = (wait.number, client.session);
-            let up = self.up.clone();
-            for owner in owners.iter().filter(|owner| up[usize::from(*owner)]) {
+            let up = self.up;
+            for owner in owners.iter().filter(|owner| up.contains(*owner)) {
                 wires.to_owner(owner, session, &ToOwner::Withdraw { wait: number });
             }
             self.client_mut(id).wait = None;
