@@ -224,7 +224,8 @@ fn thousands_of_connections_come_and_go_without_a_trace(mode: Mode) {
         "stats",
         &[("current-waiting", "0"), ("current-jobs-ready", "0"), ("current-tubes", "1"), ("current-producers", "0")],
     );
-    assert!(descriptors() <= before + 1, "{} descriptors, {before} before", descriptors());
+    // Of several processes one may be about to count and close the last that it accepted.
+    wait_until("all descriptors are closed", || descriptors() <= before + 1);
     assert_idle(&server, "after a flood of connections");
 }
 
