@@ -954,3 +954,47 @@ fn a_job_that_is_being_let_go_has_no_last_second() {
         "#]],
     );
 }
+
+/// A client that has ended its input cannot wait, but an owner that is away may have the job: as for a poll, it is
+/// waited for, and then the answer is an error and not "no job".
+#[test]
+fn a_reserve_over_owners_of_which_one_is_away_does_not_time_out_at_the_end_of_input() {
+    for stays_away in [false, true] {
+        let mut cluster = Cluster::new(2);
+        cluster.play("0 w0 watch a");
+        cluster.kill(1);
+        cluster.play("1 w0 reserve");
+        let client = cluster.clients["w0"].1;
+        cluster.front(0, |router, now, wires| router.half_close(now, client, wires));
+        cluster.play("2 p1 list-tube-used");
+        assert!(!cluster.heard.contains("TIMED_OUT"), "{}", cluster.heard);
+        if stays_away {
+            cluster.play("5000 p1 list-tube-used");
+            assert!(cluster.heard.ends_with("p1: USING default\n"), "{}", cluster.heard);
+            cluster.play("5001 p1 list-tube-used");
+            assert!(cluster.heard.contains("5001 w0: INTERNAL_ERROR"), "{}", cluster.heard);
+        } else {
+            cluster.start(1, 2);
+            assert!(cluster.heard.ends_with("w0: TIMED_OUT\n"), "{}", cluster.heard);
+        }
+    }
+}
+
+#[test]
+fn a_poll_is_given_up_though_one_of_two_owners_that_were_away_is_back() {
+    let mut cluster = Cluster::new(3);
+    let names = ["default", "a", "b", "c", "d", "e"];
+    let of: Vec<u16> = names.iter().map(|name| cluster.map.of_tube(name.as_bytes())).collect();
+    let at = |owner: u16| names[of.iter().position(|found| *found == owner).unwrap()];
+    for owner in 0..3 {
+        cluster.play(&format!("0 w0 watch {}", at(owner)));
+    }
+    cluster.kill(1);
+    cluster.kill(2);
+    cluster.play("1 w0 reserve-with-timeout 0");
+    cluster.start(1, 2);
+    cluster.play("5000 p1 list-tube-used");
+    assert!(!cluster.heard.contains("w0: INTERNAL_ERROR") && !cluster.heard.contains("TIMED_OUT"), "{}", cluster.heard);
+    cluster.play("5001 p1 list-tube-used");
+    assert!(cluster.heard.contains("5001 w0: INTERNAL_ERROR"), "{}", cluster.heard);
+}

@@ -48,13 +48,22 @@ impl Router {
 
     /// The client will send nothing more: a waiting reserve ends, but is served first if a job is ready.
     pub fn half_close(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
+        let (up, owner_wait_ns) = (self.up, self.options.owner_wait_ns);
         let client = self.client_mut(id);
         client.is_half_closed = true;
         match &mut client.wait {
             None => {}
             Some(wait) if wait.round.is_some() && wait.ending.is_none() && !planted::is(Bug::HalfCloseTimesOut) => {
-                // What the owners answer to the question that is under way still counts.
-                wait.is_poll = true;
+                // From here on it is a poll: what the owners answer to the question that is under way still counts, and
+                // those that are away are waited for.
+                if !std::mem::replace(&mut wait.is_poll, true)
+                    && let Some(round) = &mut wait.round
+                {
+                    for owner in wait.owners.iter().filter(|owner| !up.contains(*owner)) {
+                        round.asked.insert(owner);
+                        round.give_up_at = now_ns.saturating_add(owner_wait_ns);
+                    }
+                }
                 self.decide(now_ns, id, wires);
                 if self.clients[id.0 as usize].is_some() {
                     self.arm(id);

@@ -104,16 +104,20 @@ impl Router {
 
     /// A reserve over several owners asks one that is back.
     fn ask_again(&mut self, now_ns: u64, id: ClientId, owner: u16, wires: &mut impl Wires) {
+        let up = self.up;
         let client = self.client_mut(id);
         let in_margin = client.in_margin(now_ns);
         let session = client.session;
         let Some(wait) = &mut client.wait else { return };
+        let is_complete = wait.owners.iter().all(|owner| up.contains(owner));
         let Some(round) = &mut wait.round else { return };
         if wait.ending.is_some() || !wait.owners.contains(owner) {
             return;
         }
         round.asked.insert(owner);
-        round.give_up_at = u64::MAX;
+        if is_complete {
+            round.give_up_at = u64::MAX;
+        }
         let (wait, is_poll) = (wait.number, wait.is_poll);
         wires.to_owner(owner, session, &ToOwner::Ask { wait, in_margin, is_poll });
     }
