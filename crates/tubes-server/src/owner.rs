@@ -7,7 +7,8 @@ use crate::links::{self, LinkEnd, LinkLost, Links};
 use crate::memory::Backlog;
 use crate::pages::{self, Base};
 use crate::persistence::{self, Persistence};
-use crate::{clock, persistence::SlotLog};
+use crate::sync_thread::SyncThread;
+use crate::{clock, persistence::SlotLog, platform};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::io;
@@ -123,7 +124,10 @@ impl Owner {
             Some(log) => {
                 let slot_log =
                     SlotLog { slot, generation: start.instance.generation, segment_bytes: options.segment_bytes, log };
-                let (persistence, report) = Persistence::open_slot(&slot_log, &mut engine, now, Arc::new(waker))?;
+                // Here, as a thread has the priority of the one that starts it.
+                let thread = SyncThread::start(Arc::new(waker))?;
+                let open = || Persistence::open_slot(&slot_log, &mut engine, now, thread);
+                let (persistence, report) = platform::behind_others(open)?;
                 engine.finish_recovery(now, report.highest_id + 1);
                 (jobs, next_count) = (report.jobs, report.next_id);
                 persistence

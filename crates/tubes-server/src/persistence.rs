@@ -94,7 +94,7 @@ impl Persistence {
         slot: &SlotLog<'_>,
         engine: &mut Engine,
         now: Now,
-        waker: Arc<mio::Waker>,
+        thread: SyncThread,
     ) -> Result<(Self, RecoveryReport), ServeError> {
         let vfs = datadir::slot_directory(&slot.log.directory, &slot.log.logs, slot.slot)?;
         let options = LogOptions {
@@ -110,7 +110,6 @@ impl Persistence {
         };
         let (log, report) = Log::open(vfs, options, engine)?;
         report_findings(&report);
-        let thread = SyncThread::start(waker)?;
         Ok((Persistence { kept: Some(Kept::new(log, thread, None)) }, report))
     }
 

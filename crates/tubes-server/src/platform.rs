@@ -79,3 +79,20 @@ pub(crate) fn no_new_privileges() -> io::Result<()> {
 pub(crate) fn no_new_privileges() -> io::Result<()> {
     Ok(())
 }
+
+/// Runs `work` on a thread that yields the processors to others that want them, and waits for it: where there are fewer
+/// processors than processes, those that serve must not slow down because one of them starts again.
+#[cfg(target_os = "linux")]
+pub(crate) fn behind_others<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    // A tenth of the weight of a thread that serves.
+    const NICE: i32 = 10;
+    let ended = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // On Linux the priority is a thread's own. Without it the work is done all the same.
+            let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+            work()
+        });
+        thread.join()
+    });
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
