@@ -45,6 +45,7 @@ const REPEAT: &str = "## How to repeat
     cargo xtask bench tubes --quick                # a look in a few minutes; the report stays beside the figures
     cargo xtask bench tubes --only bounds,sync     # some sections; the others keep their figures
     cargo xtask bench tubes --pairs 21 --seconds 5 # more and longer pairs for the bounds
+    cargo xtask bench tubes --multi                # the server of several processes; its report is multi.md
 
 Two idle cores are wanted. Figures are kept beside the release executables, one file for each section, so that a
 section can be repeated alone; its date stands at its table.

@@ -30,7 +30,7 @@ pub const EXIT_CODE: u8 = 78;
 /// Every option in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Account of all processes under `serve` when started as root; `None`: they stay who they are.
+    /// Account that all processes become once the address is open; `None`: they stay what they are.
     pub user: Option<String>,
     /// `[data]`
     pub data: Data,

@@ -147,13 +147,13 @@ macro_rules! options {
 
 static OPTIONS: &[OptionInfo] = options! {
     "user", "text", None,
-    "Account of all processes under `tenure serve` when it is started as root. Not set: they stay root.",
+    "Account that all processes become once the address is open, as with `-u`. Not set: they stay what they are.",
     write r#"the name of an account in quotes, such as "tenure""#,
     set |config, given| { config.user = Some(filled_text(given)?); Some(()) },
     show |config| config.user.as_ref().and_then(quoted);
 
     "data.dir", "path", Some(r#""./tenure-data""#),
-    "Folder of all data. A relative path starts at the folder in which the program is started.",
+    "Folder of all data, which must exist. A relative path starts at the folder in which the program is started.",
     write r#"a path in quotes, such as "/var/lib/tenure""#,
     set |config, given| { config.data.dir = PathBuf::from(filled_text(given)?); Some(()) },
     show |config| quoted(config.data.dir.display());
@@ -184,7 +184,7 @@ static OPTIONS: &[OptionInfo] = options! {
     show |config| Some(config.tubes.frontends.to_string());
 
     "tubes.persist", "`true` or `false`", Some("true"),
-    "Whether jobs are kept in a log, and so survive the end of the server.",
+    "Whether jobs are kept in a log in `data.dir`, and so survive the end of the server. `tenure tubes` keeps one only if this is said, or with `-b`.",
     write "true or false, without quotes",
     set |config, given| { config.tubes.persist = boolean(given)?; Some(()) },
     show |config| Some(config.tubes.persist.to_string());

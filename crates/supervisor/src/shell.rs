@@ -481,7 +481,8 @@ fn log(report: &Report) {
             tracing::warn!(role = %who.role, slot = who.slot, generation = who.generation, "killed: {why}");
         }
         Report::LinkBroken { owner, frontend, delay_ms } => {
-            tracing::warn!(%owner, %frontend, delay_ms, "their link is broken and will be replaced");
+            // The end of a process breaks its links a moment before it is known.
+            tracing::warn!(%owner, %frontend, delay_ms, "their link is broken and will be replaced if both live");
         }
         Report::LongSync { who, seconds } => {
             tracing::warn!(role = %who.role, slot = who.slot, generation = who.generation, seconds, "in one sync of the log");

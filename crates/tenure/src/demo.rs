@@ -14,6 +14,7 @@ mod work;
 
 use crate::cli::DemoOptions;
 use crate::exit::{self, Failure};
+use crate::output::say;
 use anyhow::Context;
 use ledger::{Ledger, Report};
 use progress::Bars;
@@ -33,13 +34,13 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
     let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()) ^ boot_ns());
     let mut is_clean = show(&one_process(options, seed).map_err(failed)?);
     if options.process_kills > 0 {
-        println!();
+        say!("");
         #[cfg(target_os = "linux")]
         {
             is_clean &= show(&several_processes(options, seed).map_err(failed)?);
         }
         #[cfg(not(target_os = "linux"))]
-        println!("Servers of several processes exist on Linux only, so the second part is left out.");
+        say!("Servers of several processes exist on Linux only, so the second part is left out.");
     }
     if is_clean {
         return Ok(());
@@ -49,16 +50,16 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
 
 /// Prints what a part came to; `true` if all is well.
 fn show(report: &Report) -> bool {
-    print!("{report}");
+    say!("{}", report.to_string().trim_end());
     if report.is_clean() {
-        println!("Every acknowledged job came out exactly as promised.");
+        say!("Every acknowledged job came out exactly as promised.");
     }
     report.is_clean()
 }
 
 fn one_process(options: &DemoOptions, seed: u64) -> anyhow::Result<Report> {
     let mut server = DemoServer::start(Vec::new()).context("failed to start the server")?;
-    println!(
+    say!(
         "A server on 127.0.0.1:{} keeps its log in {}; {PRODUCERS} producers and {WORKERS} workers push {} jobs through \
          {} tubes, and the server is killed {} times meanwhile (seed {seed}).",
         server.port(),
@@ -82,7 +83,7 @@ fn several_processes(options: &DemoOptions, seed: u64) -> anyhow::Result<Report>
     let DemoOptions { owners, frontends, jobs, process_kills, .. } = *options;
     let mut server =
         DemoServer::start(processes::flags(owners, frontends)).context("failed to start the server of several")?;
-    println!(
+    say!(
         "The same again on a server of several processes: {owners} owners have the jobs, {frontends} frontends the \
          connections. One of them is killed at random {process_kills} times meanwhile; the others go on, and the \
          supervisor starts it again. So that this many kills do not count as a slot that has failed, the demo sets \

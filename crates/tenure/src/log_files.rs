@@ -1,6 +1,7 @@
 //! Commands on a data directory that no server is using: check, repair, reshard, import.
 
 use crate::exit::Failure;
+use crate::output::say;
 use rustix::time::{ClockId, clock_gettime};
 use std::path::Path;
 use tubes_store::manifest::Topology;
@@ -14,18 +15,22 @@ const DAMAGED: u8 = 11;
 /// Reads everything, changes nothing, and says what a start would find.
 pub(crate) fn check(directory: &Path) -> Result<(), Failure> {
     let found = check::check_directory(directory)?;
-    println!("{}: {}, instance {}", directory.display(), found.manifest.topology(), found.manifest.instance);
+    say!("{}: {}, instance {}", directory.display(), found.manifest.topology(), found.manifest.instance);
     let mut refused = None;
     for slot in &found.slots {
         for segment in &slot.segments {
             let header = if segment.header.is_some() { "" } else { ", without a valid header" };
-            println!(
+            say!(
                 "  slot {} segment {:010}: {} records in {} of {} bytes{header}",
-                slot.slot, segment.number, segment.records, segment.end, segment.bytes
+                slot.slot,
+                segment.number,
+                segment.records,
+                segment.end,
+                segment.bytes
             );
         }
         match &slot.verdict {
-            Ok(report) => println!(
+            Ok(report) => say!(
                 "  slot {}: in order; {} jobs, next id {}, last stop {}{}",
                 slot.slot,
                 report.jobs,
@@ -34,10 +39,10 @@ pub(crate) fn check(directory: &Path) -> Result<(), Failure> {
                 report
                     .torn
                     .as_ref()
-                    .map_or_else(String::new, |torn| format!("; a start will set a torn end aside: {torn:?}"))
+                    .map_or_else(String::new, |torn| format!("; a start will set a torn end aside: {torn}"))
             ),
             Err(error) => {
-                println!("  slot {}: a start would be refused: {error}", slot.slot);
+                say!("  slot {}: a start would be refused: {error}", slot.slot);
                 refused.get_or_insert(error);
             }
         }
@@ -56,19 +61,22 @@ pub(crate) fn check(directory: &Path) -> Result<(), Failure> {
 pub(crate) fn repair(directory: &Path) -> Result<(), Failure> {
     for slot in repair::repair_directory(directory, &present())? {
         let Some(copy) = &slot.copy else {
-            println!("slot {}: in order, nothing was changed", slot.slot);
+            say!("slot {}: in order, nothing was changed", slot.slot);
             continue;
         };
-        println!("slot {}: the log as it was lies in {copy}", slot.slot);
+        say!("slot {}: the log as it was lies in {copy}", slot.slot);
         if let Some(damage) = &slot.damage {
-            println!("slot {}: {damage}", slot.slot);
+            say!("slot {}: {damage}", slot.slot);
         }
         for dropped in &slot.salvage.dropped {
-            println!("  dropped {} bytes at {} of {}: {}", dropped.bytes, dropped.offset, dropped.file, dropped.what);
+            say!("  dropped {} bytes at {} of {}: {}", dropped.bytes, dropped.offset, dropped.file, dropped.what);
         }
-        println!(
+        say!(
             "slot {}: {} records saved, {} jobs, next id {}",
-            slot.slot, slot.salvage.records, slot.salvage.jobs, slot.salvage.next_id
+            slot.slot,
+            slot.salvage.records,
+            slot.salvage.jobs,
+            slot.salvage.next_id
         );
     }
     Ok(())
@@ -78,7 +86,7 @@ pub(crate) fn repair(directory: &Path) -> Result<(), Failure> {
 pub(crate) fn reshard(directory: &Path, owners: Option<u16>, keep: bool) -> Result<(), Failure> {
     let wanted = owners.map_or(Topology::Single, Topology::Multi);
     let done = reshard::reshard(directory, wanted, keep, &present())?;
-    println!(
+    say!(
         "{}: {} jobs, before {}, now {wanted}; the next id is {} or above",
         directory.display(),
         done.jobs,
@@ -86,7 +94,7 @@ pub(crate) fn reshard(directory: &Path, owners: Option<u16>, keep: bool) -> Resu
         done.next_id
     );
     if let Some(kept) = done.kept {
-        println!("the old logs lie in {kept}");
+        say!("the old logs lie in {kept}");
     }
     Ok(())
 }
@@ -95,7 +103,7 @@ pub(crate) fn reshard(directory: &Path, owners: Option<u16>, keep: bool) -> Resu
 pub(crate) fn import(from: &Path, to: &Path, owners: Option<u16>) -> Result<(), Failure> {
     let topology = owners.map_or(Topology::Single, Topology::Multi);
     let import = import::import_beanstalkd(from, to, topology, &present())?;
-    println!(
+    say!(
         "{} jobs taken over from {} records in {} files, for {topology}; the next id is {} or above",
         import.jobs,
         import.records,
@@ -103,10 +111,10 @@ pub(crate) fn import(from: &Path, to: &Path, owners: Option<u16>) -> Result<(), 
         import.highest_id.saturating_add(1)
     );
     if let Some((file, offset)) = &import.unfinished {
-        println!("a put that was never acknowledged, at {offset} of {file}, was left out");
+        say!("a put that was never acknowledged, at {offset} of {file}, was left out");
     }
     let flag = owners.map_or_else(String::new, |owners| format!(" --owners {owners}"));
-    println!("start with: tenure tubes -b {}{flag}", to.display());
+    say!("start with: tenure tubes -b {}{flag}", to.display());
     Ok(())
 }
 

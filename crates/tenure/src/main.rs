@@ -6,6 +6,7 @@ mod demo;
 mod exit;
 mod log_files;
 mod logging;
+mod output;
 mod status;
 mod tubes;
 

@@ -2,6 +2,8 @@
 
 use crate::cli::{ServerPlace, StatusCall};
 use crate::exit::Failure;
+#[cfg(target_os = "linux")]
+use crate::output::say;
 
 /// Shows the processes of a server.
 #[cfg(target_os = "linux")]
@@ -9,7 +11,7 @@ pub(crate) fn show(call: &StatusCall) -> Result<(), Failure> {
     let status = supervisor::query(&socket(&call.place)).map_err(refused)?;
     if call.json {
         let text = serde_json::to_string_pretty(&status).map_err(|error| Failure::new(crate::exit::FAILED, error))?;
-        println!("{text}");
+        say!("{text}");
         return Ok(());
     }
     let state = match (status.stopping, status.draining, status.serving) {
@@ -19,7 +21,7 @@ pub(crate) fn show(call: &StatusCall) -> Result<(), Failure> {
         _ => "starting",
     };
     let about = |key: &str| status.about.get(key).map_or("?", String::as_str);
-    println!(
+    say!(
         "tenure {}: process {}, {state}, up for {} s, {} owners, {} frontends",
         about("version"),
         status.pid,
@@ -28,11 +30,11 @@ pub(crate) fn show(call: &StatusCall) -> Result<(), Failure> {
         about("frontends")
     );
     match status.about.get("directory") {
-        Some(directory) => println!("log in {directory}, acknowledged as `{}`", about("ack_level")),
-        None => println!("no log"),
+        Some(directory) => say!("log in {directory}, acknowledged as `{}`", about("ack_level")),
+        None => say!("no log"),
     }
-    println!("an acknowledged command survives {}", about("ack_survives"));
-    status.processes.iter().for_each(|process| println!("{}", line(process)));
+    say!("an acknowledged command survives {}", about("ack_survives"));
+    status.processes.iter().for_each(|process| say!("{}", line(process)));
     Ok(())
 }
 
@@ -108,6 +110,9 @@ fn refused(error: supervisor::StatusError) -> Failure {
     /// Nothing was found.
     const NOT_FOUND: u8 = 3;
     let code = if matches!(error, supervisor::StatusError::Unreachable { .. }) { NOT_FOUND } else { REFUSED };
+    if code == NOT_FOUND {
+        return Failure::new(code, format!("{error}; only a server of several processes that runs can be asked"));
+    }
     Failure::new(code, error)
 }
 

@@ -84,7 +84,7 @@ fn options(call: &TubesCall, config: &Config) -> Result<ServerOptions, Failure> 
         listen: address(flags, config)?,
         socket_mode: (!call.is_called_beanstalkd).then_some(config.tubes.socket_mode),
         socket_group: config.tubes.socket_group.clone(),
-        user: flags.user.clone(),
+        user: flags.user.clone().or_else(|| config.user.clone()),
         max_job_size: max_job_size(flags, config),
         body_memory: config.tubes.body_memory,
         close_on_http: config.tubes.close_on_http,

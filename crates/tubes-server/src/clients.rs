@@ -437,7 +437,11 @@ impl Clients {
                 if is_open && is_full {
                     self.schedule(session);
                 }
-                is_open && !self.is_scheduled(session) && (is_ending || !backend.can_take(SessionId(session)))
+                // Behind a `quit` nothing is read, but its connection has to be closed, at once or after the last answer.
+                let has_quit = is_open && self.connection(session).is_at_end;
+                is_open
+                    && !self.is_scheduled(session)
+                    && (is_ending || has_quit || !backend.can_take(SessionId(session)))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 connection.is_readable = false;

@@ -249,7 +249,7 @@ pub(crate) fn report(settings: &LogSettings, report: &RecoveryReport) {
 /// Says what a start found at the end of a log.
 fn report_findings(report: &RecoveryReport) {
     if let Some(torn) = &report.torn {
-        tracing::warn!("the end of the log was torn and has been set aside: {torn:?}");
+        tracing::warn!("the end of the log is torn and has been cut off: {torn}");
     }
     if report.skipped_ids > 0 {
         tracing::warn!("{} ids are skipped: a power cut may have lost ids that clients saw", report.skipped_ids);

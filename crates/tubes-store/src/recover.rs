@@ -42,6 +42,17 @@ pub struct TornTail {
     pub copy: Option<String>,
 }
 
+impl std::fmt::Display for TornTail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TornTail { file, offset, bytes, records, copy } = self;
+        write!(f, "{bytes} bytes from offset {offset} of {file}, with {records} valid records; ")?;
+        match copy {
+            Some(copy) => write!(f, "a copy lies in {copy}"),
+            None => write!(f, "there is no copy"),
+        }
+    }
+}
+
 /// What a recovery found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecoveryReport {

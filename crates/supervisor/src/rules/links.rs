@@ -79,7 +79,10 @@ impl Rules {
         link.tries = link.tries.saturating_add(1);
         link.remake_at_ns = Some(now_ns + delay_ns);
         let (owner, frontend) = (link.owner, link.frontend);
-        out.push(Output::Report(Report::LinkBroken { owner, frontend, delay_ms: delay_ns / 1_000_000 }));
+        // In a stop links end with their processes, a moment before these are known to have ended.
+        if !self.is_stopping() {
+            out.push(Output::Report(Report::LinkBroken { owner, frontend, delay_ms: delay_ns / 1_000_000 }));
+        }
     }
 
     /// When the next broken link is to be replaced.

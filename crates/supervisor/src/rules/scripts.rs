@@ -840,7 +840,8 @@ fn a_process_that_breaks_the_rules_is_killed() {
     );
 }
 
-/// S22: one report or two, a report of an older link, a break that comes back at once, and one with the end of a process.
+/// S22: one report or two, a report of an older link, a break that comes back at once, one with the end of a process,
+/// and one with the end of a process in a stop, which is nothing to tell of.
 #[test]
 fn a_broken_link_is_replaced_once_and_ever_later() {
     check_started(
@@ -855,6 +856,7 @@ fn a_broken_link_is_replaced_once_and_ever_later() {
          2400 ready frontend 0
          2500 link-lost frontend 0 0
          2600 stop
+         2999 link-lost owner 0 0
          3000 exits frontend 0 0
          3100 exits owner 0 0",
         &expect![[r#"

@@ -1,5 +1,6 @@
 //! What a user sees while the demo runs: bars on a terminal, plain lines otherwise.
 
+use crate::output::say;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
@@ -33,15 +34,15 @@ impl Bars {
         let tenth = done * 10 / self.jobs;
         if !self.is_terminal && tenth > self.last_line.get() {
             self.last_line.set(tenth);
-            println!("{put} put, {done} of {} done", self.jobs);
+            say!("{put} put, {done} of {} done", self.jobs);
         }
     }
 
     pub(crate) fn note(&self, text: &str) {
         if self.is_terminal {
-            self.done.suspend(|| println!("{text}"));
+            self.done.suspend(|| say!("{text}"));
         } else {
-            println!("{text}");
+            say!("{text}");
         }
     }
 

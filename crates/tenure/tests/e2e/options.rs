@@ -166,6 +166,13 @@ fn an_unknown_user_ends_with_33(mode: Mode) {
     let finished = mode.tubes().with(["-u", "no-such-user-here", "-p", "0"]).finish();
     assert_eq!(finished.code, Some(33), "{finished:?}");
     assert!(finished.stderr.contains("no-such-user-here"), "{finished:?}");
+    // One of a configuration is not passed over.
+    let folder = Folder::new();
+    let file = folder.join("own.toml");
+    std::fs::write(&file, "user = \"no-such-user-there\"\n").expect("configuration file");
+    let finished = mode.tubes().before_tubes([OsStr::new("-c"), file.as_os_str()]).with(["-p", "0"]).finish();
+    assert_eq!(finished.code, Some(33), "{finished:?}");
+    assert!(finished.stderr.contains("no-such-user-there"), "{finished:?}");
 }
 
 in_both_modes!(every_sync_mode_is_taken);

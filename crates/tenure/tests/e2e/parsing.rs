@@ -538,6 +538,18 @@ fn only_quit_closes_the_connection(mode: Mode) {
     let mut client = server.connect();
     client.send("quit\r\n");
     client.expect_end();
+    // It closes although the client does not end its side, also behind commands that are not answered yet.
+    for (before, answer) in [
+        ("stats-job 1000\r\n", "NOT_FOUND\r\n"),
+        ("use a\r\nput 0 0 1 1\r\na\r\n", "USING a\r\nINSERTED 2\r\n"),
+        ("watch b\r\nignore default\r\nreserve-with-timeout 0\r\n", "WATCHING 2\r\nWATCHING 1\r\nTIMED_OUT\r\n"),
+        ("list-tube-used\r\n", "USING default\r\n"),
+    ] {
+        let mut client = server.connect();
+        client.send(format!("{before}quit\r\n"));
+        client.expect(answer);
+        client.expect_end();
+    }
 }
 
 in_both_modes!(an_http_request_line_as_the_first_line_closes_without_a_reply);

@@ -4,7 +4,7 @@ use super::tubes;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use testing::process::{Folder, wait_until};
 
 fn tenure(arguments: &[&str]) -> Output {
@@ -72,4 +72,39 @@ fn asking_where_no_server_is_ends_with_3_and_a_refusal_with_2() {
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     }
     assert_eq!(tenure(&["status"]).status.code(), Some(5));
+}
+
+#[test]
+fn a_reader_that_goes_before_the_end_of_a_status_is_no_failure_and_a_full_disk_is() {
+    let folder = Folder::new();
+    let server = tubes().log_in(folder.path()).with(["--owners", "1", "--frontends", "1"]).start();
+    let ask = |stdout: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        command.arg("status").arg(folder.path()).stdout(stdout).output().expect("the program runs")
+    };
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = ask(writer.into());
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a file that is always full");
+    let output = ask(full.into());
+    assert_eq!(output.status.code(), Some(10), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.starts_with("tenure: failed to write to standard output: "), "{said}");
+    drop(server);
+}
+
+#[test]
+fn a_server_of_one_process_and_none_at_all_cannot_be_asked_for_their_status() {
+    let folder = Folder::new();
+    let directory = folder.path().to_str().expect("a name in UTF-8");
+    let server = tubes().log_in(folder.path()).start();
+    for arguments in [&["status", directory][..], &["tubes", "restart-slot", "0", directory]] {
+        let output = tenure(arguments);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("only a server of several processes that runs can be asked"), "{said}");
+    }
+    drop(server);
 }
