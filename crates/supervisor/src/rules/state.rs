@@ -100,7 +100,7 @@ impl Entry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Before [`Input::Begin`].
+    /// Before [`super::Input::Begin`].
     New,
     /// Not every slot has been ready.
     Starting,

@@ -88,7 +88,7 @@ pub enum Input {
     Drain,
     /// The operator wants the server to end.
     Stop,
-    /// Time has passed: [`Rules::next_deadline`] is reached.
+    /// Time has passed: [`super::Rules::next_deadline`] is reached.
     Tick,
 }
 
