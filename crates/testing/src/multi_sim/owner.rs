@@ -206,7 +206,8 @@ impl Owner {
             }
         }
         let space = self.log.is_some().then(|| slot.ledger.space.iter().copied().collect());
-        Ok((said, Context { space, id_counts, is_draining }))
+        let placed = slot.ledger.placed.drain(..).collect();
+        Ok((said, Context { space, id_counts, placed, is_draining }))
     }
 
     pub(super) fn instance(&self) -> Instance {
