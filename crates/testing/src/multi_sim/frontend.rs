@@ -1,6 +1,6 @@
 //! A frontend process: the router, its clients' connections, and the turn discipline of its shell.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use supervisor::{FromChild, Instance, Instruction, Role};
 use tubes_link::{ClientId, Outcome, Router, RouterOptions, ToFrontend, ToOwner, Wires};
@@ -55,6 +55,8 @@ pub(super) struct Frontend {
     pub(super) links: Vec<Option<LinkEnd>>,
     pub(super) connections: Vec<Option<Connection>>,
     held: BTreeMap<u64, BTreeMap<u64, Held>>,
+    /// Offers heard over the present links: slot of the owner, session, offer.
+    offers: BTreeSet<(u16, u64, u64)>,
     sessions: u64,
     pub(super) inbox: VecDeque<(usize, u32, Input)>,
     /// A link had no room for commands.
@@ -68,6 +70,7 @@ pub(super) struct Frontend {
 struct Reach<'a> {
     links: &'a mut [Option<LinkEnd>],
     held: &'a BTreeMap<u64, BTreeMap<u64, Held>>,
+    offers: &'a mut BTreeSet<(u16, u64, u64)>,
     now_ns: u64,
     said: Vec<(u32, Vec<u8>)>,
     closing: Vec<u32>,
@@ -93,6 +96,11 @@ impl Wires for Reach<'_> {
                 "session {session} says {message:?} to {} although it was told that it holds job {id} of {}",
                 link.peer, held.owner
             ));
+        }
+        if let ToOwner::Accept { offer, .. } = message
+            && !self.offers.remove(&(owner, session, *offer))
+        {
+            self.wrong = Some(format!("session {session} accepts offer {offer}, which {} has not made", link.peer));
         }
         message.write(session, &mut link.writer);
     }
@@ -144,6 +152,7 @@ impl World {
             links: (0..self.shape.owners).map(|_| None).collect(),
             connections: Vec::new(),
             held: BTreeMap::new(),
+            offers: BTreeSet::new(),
             sessions: 0,
             inbox: VecDeque::new(),
             is_full: false,
@@ -228,10 +237,11 @@ impl World {
         frontend: &mut Frontend,
         run: impl FnOnce(&mut Router, &mut Reach<'_>) -> R,
     ) -> Checked<R> {
-        let Frontend { router, links, held, .. } = frontend;
+        let Frontend { router, links, held, offers, .. } = frontend;
         let now_ns = self.moment().boot_ns;
         let backlog_max = self.shape.link_backlog_max;
-        let mut reach = Reach { links, held, now_ns, said: Vec::new(), closing: Vec::new(), wrong: None, backlog_max };
+        let (said, closing) = (Vec::new(), Vec::new());
+        let mut reach = Reach { links, held, offers, now_ns, said, closing, wrong: None, backlog_max };
         let result = run(router, &mut reach);
         let Reach { said, closing, wrong, .. } = reach;
         if let Some(wrong) = wrong {
@@ -415,6 +425,7 @@ impl World {
     fn close_connection(&mut self, frontend: &mut Frontend, client: u32) -> Checked {
         let Some(connection) = frontend.connections[client as usize].take() else { return Ok(()) };
         frontend.held.remove(&connection.session);
+        frontend.offers.retain(|(_, session, _)| *session != connection.session);
         let key = (frontend.process.pid.life, frontend.process.pid.who, connection.session);
         self.executions.ended(key);
         self.replies_leave(connection.client, connection.epoch, connection.out, true);
@@ -450,6 +461,9 @@ impl World {
             let name = || format!("{} from {peer}", frontend.process.pid.who);
             let message = ToFrontend::read(head.kind, &payload).map_err(|error| format!("{}: {error}", name()))?;
             self.note_held(frontend, peer, head.session, &message);
+            if let ToFrontend::Offer { offer, .. } = message {
+                frontend.offers.insert((peer.slot, head.session, offer));
+            }
             let now_ns = self.moment().boot_ns;
             let who = frontend.instance();
             let slot = peer.slot;
@@ -489,6 +503,7 @@ impl World {
             return Err(format!("{} resets its link to owner {owner}: {error}", frontend.instance()));
         }
         self.close_pipe(link.pipe, Role::Frontend);
+        frontend.offers.retain(|(slot, ..)| *slot != link.peer.slot);
         let now_ns = self.moment().boot_ns;
         let number = u16::try_from(owner).expect("a slot");
         self.with_router(frontend, |router, reach| router.owner_down(now_ns, number, reach))

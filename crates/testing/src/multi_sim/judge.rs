@@ -255,6 +255,7 @@ impl Judge {
                 if let Some(id) = expected.strip_prefix(b"INSERTED ") {
                     let id = String::from_utf8_lossy(id).trim().parse().map_err(|_| "an id is no number".to_owned())?;
                     self.inserted.push(id);
+                    self.place(id, context)?;
                 } else if expected.starts_with(b"DRAINING") {
                     self.seen.draining += 1;
                 }
@@ -300,6 +301,16 @@ impl Judge {
                 said.remove(at);
             }
             ToOwner::End => unreachable!("handled above"),
+        }
+        Ok(())
+    }
+
+    /// What comes behind the put may ask where the log has put the job.
+    fn place(&mut self, id: u64, context: &mut Context) -> Checked {
+        match context.placed.pop_front() {
+            Some((placed, segment)) if placed == id => self.model.set_file(id, segment),
+            None if context.space.is_none() => {}
+            other => return Err(format!("job {id} is accepted, but the log has placed {other:?}")),
         }
         Ok(())
     }
@@ -502,8 +513,9 @@ impl Judge {
             }
         }
         self.go_on_silently(now, context)?;
-        if context.space.as_ref().is_some_and(|space| !space.is_empty()) || !context.id_counts.is_empty() {
-            return Err("the owner has asked for space or ids without a reason".to_owned());
+        let has_space_left = context.space.as_ref().is_some_and(|space| !space.is_empty());
+        if has_space_left || !context.id_counts.is_empty() || !context.placed.is_empty() {
+            return Err("the owner has asked for space or ids, or logged a job, without a reason".to_owned());
         }
         self.nobody_waits_in_vain()?;
         self.note_free(now);
@@ -644,9 +656,6 @@ impl Judge {
             return Err(format!("the engine logs {changes:?}, the model {expected:?}"));
         }
         expected.clear();
-        for (id, segment) in ledger.placed.drain(..) {
-            self.model.set_file(id, segment);
-        }
         ledger.compared = ledger.entries.len();
         ledger.space.clear();
         Ok(())
@@ -660,6 +669,8 @@ pub(super) struct Context {
     pub(super) space: Option<VecDeque<bool>>,
     /// Counts that puts have drawn.
     pub(super) id_counts: VecDeque<u64>,
+    /// New jobs and the segments that the log has put them into.
+    pub(super) placed: VecDeque<(u64, u32)>,
     pub(super) is_draining: bool,
 }
 

@@ -15,7 +15,7 @@
 //!   told, as the sync mode promises (GT1, GT2); ids are given once and rise (GT4); a failed log is named (GT9);
 //! - that owners carry a session's commands out in order, once, and a wait has one result (GT7); that a frontend says
 //!   nothing to an owner's next process for a session that holds a job of the one before; that nothing of an earlier
-//!   generation has an effect (GT6); one process per slot (GT8);
+//!   generation has an effect, and no offer is accepted at a process that has not made it (GT6); one process per slot (GT8);
 //! - that each connection is answered in order, by what fits; no `TIMED_OUT` to a poll while a job was free all the
 //!   time; no job is accepted once the server drains (GT10);
 //! - after the faults have stopped: every slot and link is up and all queues drain within a bound.

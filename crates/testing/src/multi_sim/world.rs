@@ -212,7 +212,7 @@ fn run_world(mut world: World, events: u64) -> Result<Outcome, Failure> {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    pub(super) fn new(seed: u64) -> World {
         let mut rng = Rng::new(seed);
         let profile = Profile::draw(&mut rng);
         let shape = Shape::draw(&mut rng, profile.sync, profile.think_ns);

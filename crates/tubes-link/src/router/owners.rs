@@ -52,7 +52,9 @@ impl Router {
                         false
                     }
                     Some(round) if round.accepting != Some(owner) => {
-                        round.offers.retain(|_, (offering, _)| *offering != owner);
+                        if !planted::is(Bug::LostOffersStay) {
+                            round.offers.retain(|_, (offering, _)| *offering != owner);
+                        }
                         round.asked.insert(owner);
                         round.give_up_at = now_ns.saturating_add(self.options.owner_wait_ns);
                         if wait.ending.is_some() {

@@ -16,6 +16,8 @@ struct Play {
     now: Moment,
     next_count: u64,
     is_draining: bool,
+    /// Where its log puts jobs.
+    segment: Option<u32>,
 }
 
 fn raw(message: &ToOwner<'_>) -> (u8, Vec<u8>) {
@@ -37,17 +39,26 @@ fn reply(bytes: &str) -> Said {
 impl Play {
     fn new() -> Play {
         let judge = Judge::new(Model::of_owner(1_000, true));
-        Play { judge, now: Moment { boot_ns: 1_000 * MS, wall_ms: 1_000 }, next_count: 1, is_draining: false }
+        let now = Moment { boot_ns: 1_000 * MS, wall_ms: 1_000 };
+        Play { judge, now, next_count: 1, is_draining: false, segment: None }
     }
 
     fn says(&mut self, who: Who, message: &ToOwner<'_>, said: &[(Who, Said)]) -> Result<(), String> {
         let mut context = Context { is_draining: self.is_draining, ..Context::default() };
         if matches!(message, ToOwner::Put { .. }) {
             context.id_counts.push_back(self.next_count);
+            if let Some(segment) = self.segment {
+                context.space = Some([true].into());
+                context.placed.push_back((self.next_id(), segment));
+            }
             self.next_count += 1;
         }
         let (kind, payload) = raw(message);
         self.judge.message(self.now, who, (kind, &payload), said.to_vec(), &mut context)
+    }
+
+    fn next_id(&self) -> u64 {
+        self.next_count * 64 + tubes_core::partition_of(b"default") as u64
     }
 
     fn line(&mut self, who: Who, line: &str, answer: &str) {
@@ -57,7 +68,7 @@ impl Play {
     /// Puts a job into `default`; its id.
     fn put(&mut self, who: Who, pri: u32, others: &[(Who, Said)]) -> Result<u64, String> {
         self.says(who, &ToOwner::Announce(b"use default"), &[])?;
-        let id = self.next_count * 64 + tubes_core::partition_of(b"default") as u64;
+        let id = self.next_id();
         let mut said = vec![(who, reply(&format!("INSERTED {id}\r\n")))];
         said.extend_from_slice(others);
         let put = ToOwner::Put { pri, delay_s: 0, ttr_s: 10, body: b"body" };
@@ -266,4 +277,49 @@ fn an_offer_lasts_too_long() {
     play.passes(249, &[]).expect("it lasts");
     caught(play.passes(1, &[]), "although job");
     assert!(id > 0);
+}
+
+/// The job `id` as its holder A sees it.
+fn stats_of_held(id: u64, segment: u32) -> (Who, Said) {
+    let text = format!(
+        "---\nid: {id}\ntube: \"default\"\nstate: reserved\npri: 5\nage: 0\ndelay: 0\nttr: 10\ntime-left: 10\n\
+         file: {segment}\nreserves: 1\ntimeouts: 0\nreleases: 0\nburies: 0\nkicks: 0\n"
+    );
+    (A, reply(&format!("OK {}\r\n{text}\r\n", text.len())))
+}
+
+/// A waits, and asks in the same breath about the job that it will get.
+fn asked_ahead(segment: u32) -> (Play, u64) {
+    let mut play = Play::new();
+    play.segment = Some(segment);
+    play.watches(A);
+    let id = play.next_id();
+    play.says(A, &ToOwner::Reserve { wait: 0, in_margin: false, is_poll: false }, &[]).expect("an honest wait");
+    play.says(A, &ToOwner::Line(format!("stats-job {id}").as_bytes()), &[]).expect("it is kept");
+    (play, id)
+}
+
+#[test]
+fn what_was_asked_ahead_tells_the_file_of_the_job_that_the_put_has_made() {
+    let (mut play, id) = asked_ahead(3);
+    let served = play.served(A, 0, id);
+    play.put(B, 5, &[served, stats_of_held(id, 3)]).expect("the log has put it into the third file");
+}
+
+#[test]
+fn what_was_asked_ahead_tells_another_file() {
+    let (mut play, id) = asked_ahead(3);
+    let served = play.served(A, 0, id);
+    caught(play.put(B, 5, &[served, stats_of_held(id, 0)]).map(drop), "file: 3");
+}
+
+#[test]
+fn a_put_that_the_log_has_not_placed_is_accepted() {
+    let mut play = Play::new();
+    play.says(A, &ToOwner::Announce(b"use default"), &[]).expect("an honest announcement");
+    let id = play.next_id();
+    let mut context = Context { space: Some([true].into()), id_counts: [1].into(), ..Context::default() };
+    let (kind, payload) = raw(&ToOwner::Put { pri: 5, delay_s: 0, ttr_s: 10, body: b"body" });
+    let said = vec![(A, reply(&format!("INSERTED {id}\r\n")))];
+    caught(play.judge.message(play.now, A, (kind, &payload), said, &mut context), "placed None");
 }
