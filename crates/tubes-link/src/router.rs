@@ -13,6 +13,8 @@ mod client;
 mod commands;
 mod owners;
 mod replies;
+#[cfg(test)]
+mod tests;
 mod wait;
 
 use crate::message::ToOwner;

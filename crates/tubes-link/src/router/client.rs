@@ -280,8 +280,9 @@ impl Client {
                 due = due.min(wait.until).min(self.margin_of(wait));
                 if let Some(round) = &wait.round {
                     // While an offer is being accepted, the owner's answer is what comes next.
-                    let accept_at = if round.accepting.is_some() { u64::MAX } else { round.accept_at };
-                    due = due.min(accept_at).min(round.give_up_at);
+                    if round.accepting.is_none() {
+                        due = due.min(round.accept_at).min(round.give_up_at);
+                    }
                 }
             }
         }

@@ -310,8 +310,8 @@ impl Router {
             None => {}
         }
         let Some(round) = &wait.round else { return };
-        if round.give_up_at <= now_ns {
-            // A poll over an owner that stays away.
+        if round.give_up_at <= now_ns && round.accepting.is_none() {
+            // A poll over an owner that stays away. A job that is being accepted would still come.
             let owners = wait.owners;
             let (number, session) = (wait.number, client.session);
             let up = self.up;

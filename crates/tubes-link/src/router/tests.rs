@@ -1,0 +1,145 @@
+//! One router alone, whose owners say what the test says, when it says it.
+
+use super::{ClientId, Router, RouterOptions, Wires};
+use crate::message::{Outcome, ToFrontend, ToOwner};
+use crate::partition::PartitionMap;
+use tubes_protocol::{Command, Line, Reply, parse_line};
+
+const MS: u64 = 1_000_000;
+/// The only client.
+const ONE: ClientId = ClientId(0);
+const SESSION: u64 = 1 << 32;
+
+/// What the router has said.
+#[derive(Default)]
+struct Recorder {
+    to_owners: Vec<(u16, String)>,
+    heard: String,
+    closed: Vec<ClientId>,
+    wakes: usize,
+}
+
+impl Wires for Recorder {
+    fn has_room(&self, _owner: u16) -> bool {
+        true
+    }
+    fn to_owner(&mut self, owner: u16, _session: u64, message: &ToOwner<'_>) {
+        let text = match message {
+            ToOwner::Line(line) => String::from_utf8_lossy(line).into_owned(),
+            ToOwner::Put { body, .. } => format!("put {}", body.len()),
+            ToOwner::Announce(_) => return,
+            other => format!("{other:?}").split(' ').next().unwrap_or_default().to_lowercase(),
+        };
+        self.to_owners.push((owner, text));
+    }
+    fn to_client(&mut self, _client: ClientId, bytes: &[u8]) {
+        self.heard.push_str(&String::from_utf8_lossy(bytes));
+    }
+    fn stats(&mut self, _client: ClientId) {
+        self.heard.push_str("STATS\r\n");
+    }
+    fn close(&mut self, client: ClientId) {
+        self.closed.push(client);
+    }
+    fn wake(&mut self, _client: ClientId) {
+        self.wakes += 1;
+    }
+}
+
+struct Alone {
+    router: Router,
+    wires: Recorder,
+    now_ns: u64,
+}
+
+impl Alone {
+    /// A client of a server with two owners; ids below 1000 carry no partition. Of the tubes `default` and `d` lie at
+    /// owner 0, `a`, `b` and `c` at owner 1.
+    fn new() -> Alone {
+        let slots: Vec<u16> = (0..64).map(|partition| partition % 2).collect();
+        let map = PartitionMap::new(&slots, 2, 1000).unwrap();
+        let options = RouterOptions { owner_wait_ns: 5000 * MS, bodies_max: 4 };
+        let mut alone = Alone { router: Router::new(options, map), wires: Recorder::default(), now_ns: 0 };
+        for owner in 0..2 {
+            alone.router.owner_up(0, owner, &mut alone.wires);
+        }
+        alone.router.connect(ONE, &mut alone.wires);
+        alone
+    }
+
+    fn at(&mut self, now_ms: u64) -> &mut Self {
+        self.now_ns = now_ms * MS;
+        self.router.tick(self.now_ns, &mut self.wires);
+        self
+    }
+
+    fn say(&mut self, line: &str) -> &mut Self {
+        let Ok(Line::Command(command)) = parse_line(line.as_bytes()) else { panic!("{line:?} is no command") };
+        self.command(command)
+    }
+
+    fn command(&mut self, command: Command<'_>) -> &mut Self {
+        assert!(self.router.can_take(ONE), "before {command:?}");
+        self.router.command(self.now_ns, ONE, command, &mut self.wires);
+        self
+    }
+
+    fn put(&mut self) -> &mut Self {
+        self.command(Command::Put { pri: 0, delay_s: 0, ttr_s: 60, body: b"x"[..].into() })
+    }
+
+    fn hear(&mut self, owner: u16, message: ToFrontend<'_>) -> &mut Self {
+        let taken = self.router.from_owner(self.now_ns, owner, SESSION, message, &mut self.wires);
+        taken.expect("it answers what was asked");
+        self
+    }
+
+    fn done(&mut self, owner: u16, bytes: &str) -> &mut Self {
+        self.hear(owner, ToFrontend::Reply { outcome: Outcome::Done, bytes: bytes.as_bytes() })
+    }
+
+    fn lose(&mut self, owner: u16) -> &mut Self {
+        self.router.owner_down(self.now_ns, owner, &mut self.wires);
+        self
+    }
+
+    fn find(&mut self, owner: u16) -> &mut Self {
+        self.router.owner_up(self.now_ns, owner, &mut self.wires);
+        self
+    }
+
+    /// What has been said to owners since the last look.
+    fn told(&mut self) -> Vec<(u16, String)> {
+        std::mem::take(&mut self.wires.to_owners)
+    }
+
+    fn count_told(&mut self, text: &str) -> usize {
+        self.told().iter().filter(|(_, told)| told == text).count()
+    }
+}
+
+/// What is accepted may be answered by a job: to end the wait before would make the answer that of nobody.
+#[test]
+fn a_poll_is_not_given_up_while_an_offer_is_being_accepted() {
+    let mut one = Alone::new();
+    one.say("watch a").done(1, "WATCHING 2\r\n").lose(1).say("reserve-with-timeout 0");
+    one.at(4850).hear(0, ToFrontend::Offer { wait: 0, offer: 7, pri: 0, id: 2000 });
+    one.told();
+    one.at(4950);
+    assert_eq!(one.told(), [(0, "accept".into())], "the other owner has had its time");
+    one.at(5000);
+    let held = Outcome::Held { id: 2000, deadline_ns: 65_000 * MS };
+    one.hear(0, ToFrontend::Served { wait: 0, outcome: held, bytes: b"RESERVED 2000 1\r\nx\r\n" });
+    assert_eq!(one.wires.heard, "WATCHING 2\r\nRESERVED 2000 1\r\nx\r\n");
+    assert!(one.router.is_idle(ONE));
+}
+
+#[test]
+fn a_poll_is_given_up_when_the_offer_that_was_accepted_is_gone() {
+    let mut one = Alone::new();
+    one.say("watch a").done(1, "WATCHING 2\r\n").lose(1).say("reserve-with-timeout 0");
+    one.at(4850).hear(0, ToFrontend::Offer { wait: 0, offer: 7, pri: 0, id: 2000 });
+    one.at(4950).at(5000).hear(0, ToFrontend::Gone { wait: 0 }).at(5000);
+    assert_eq!(one.wires.heard, "WATCHING 2\r\nINTERNAL_ERROR\r\n");
+    assert!(one.router.is_idle(ONE));
+}
