@@ -433,6 +433,7 @@ impl Frontend {
                         .map(|socket| Listener::from_inherited(socket.as_raw_fd(), socket))
                         .collect::<Result<Vec<_>, _>>()?;
                     self.clients.listen(listeners)?;
+                    pages::write_accepts(&self.ways.pages.figures(Role::Frontend, self.instance.slot));
                 }
                 ToChild::Say(Instruction::Ping { nonce }) => {
                     let generation = self.instance.generation;

@@ -16,6 +16,8 @@ const PRODUCERS: usize = 1;
 const WORKERS: usize = 2;
 const WAITING: usize = 3;
 const TOTAL_CLIENTS: usize = 4;
+/// 1 while a frontend accepts.
+const ACCEPTS: usize = 5;
 const COMMANDS: usize = 8;
 const URGENT: usize = 40;
 const READY: usize = 41;
@@ -52,7 +54,9 @@ pub(crate) fn end(page: &Page<'_>, role: Role, has_log: bool) {
         store(page, place, 0);
     }
     match role {
-        Role::Frontend => [CLIENTS, PRODUCERS, WORKERS, WAITING].into_iter().for_each(|place| store(page, place, 0)),
+        Role::Frontend => {
+            [CLIENTS, PRODUCERS, WORKERS, WAITING, ACCEPTS].into_iter().for_each(|place| store(page, place, 0));
+        }
         Role::Owner if has_log => {
             store(page, READY, load(READY) + load(RESERVED));
             store(page, RESERVED, 0);
@@ -281,9 +285,15 @@ pub(crate) fn write_usage(page: &Page<'_>) {
     }
 }
 
-/// Connected clients of each frontend.
+/// A frontend accepts from now on, until its process ends.
+pub(crate) fn write_accepts(page: &Page<'_>) {
+    store(page, ACCEPTS, 1);
+}
+
+/// Connected clients of each frontend that accepts.
 pub(crate) fn clients_of_frontends(pages: &Pages) -> impl Iterator<Item = u64> {
-    (0..pages.frontends()).map(|slot| pages.figures(Role::Frontend, slot).counter(CLIENTS).load(Ordering::Relaxed))
+    let load = |slot: u16, place: usize| pages.figures(Role::Frontend, slot).counter(place).load(Ordering::Relaxed);
+    (0..pages.frontends()).filter(move |slot| load(*slot, ACCEPTS) > 0).map(move |slot| load(slot, CLIENTS))
 }
 
 /// `stats` of the whole server, as far as it stands in the pages.

@@ -202,6 +202,20 @@ fn commands_for_an_owner_that_is_away_wait_for_it() {
 }
 
 #[test]
+fn new_clients_are_served_though_a_frontend_has_failed() {
+    // S9, T3: a frontend that is not there has no share of the clients.
+    const CLIENTS: usize = 100;
+    let multi = Multi::start_with(&["--restart-limit", "0/3600"]);
+    multi.kill("frontend", 1);
+    wait_until("the slot has failed", || multi.slot("frontend", 1).condition == "failed");
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| multi.connect()).collect();
+    for client in &mut clients {
+        client.check("list-tube-used\r\n", "USING default\r\n");
+    }
+    assert_eq!(clients[0].stat("stats", "current-connections"), CLIENTS.to_string());
+}
+
+#[test]
 fn commands_for_a_failed_slot_are_refused_and_never_said_to_find_nothing() {
     // S7, S33, S37, T16; an operator can have it tried again.
     let mut multi = Multi::start_with_log(&["--owner-wait", "100ms", "--restart-limit", "0/3600"]);
