@@ -178,7 +178,9 @@ impl Router {
             }
         };
         if self.must_wait(id, &command, wires) {
-            let until = until.min(self.patience(id, &command, now_ns));
+            // For an owner that is there again it waits as long as it takes.
+            let patience = self.patience(id, &command, now_ns);
+            let until = if patience == u64::MAX { u64::MAX } else { until.min(patience) };
             self.client_mut(id).stalled = Some((request, until));
             self.arm(id);
             return;

@@ -143,3 +143,17 @@ fn a_poll_is_given_up_when_the_offer_that_was_accepted_is_gone() {
     assert_eq!(one.wires.heard, "WATCHING 2\r\nINTERNAL_ERROR\r\n");
     assert!(one.router.is_idle(ONE));
 }
+
+/// An owner that was away when the command was read is back long before its turn comes.
+#[test]
+fn a_command_behind_a_reserve_is_not_given_up_for_an_owner_that_is_back() {
+    let mut one = Alone::new();
+    one.say("use a").done(1, "USING a\r\n").lose(1).say("reserve").put();
+    one.at(100).find(1).at(6000).at(7000);
+    assert_eq!(one.wires.heard, "USING a\r\n");
+    let held = Outcome::Held { id: 2000, deadline_ns: 65_000 * MS };
+    one.hear(0, ToFrontend::Served { wait: 0, outcome: held, bytes: b"RESERVED 2000 1\r\nx\r\n" });
+    assert!(one.told().contains(&(1, "put 1".into())));
+    one.done(1, "INSERTED 2001\r\n");
+    assert_eq!(one.wires.heard, "USING a\r\nRESERVED 2000 1\r\nx\r\nINSERTED 2001\r\n");
+}
