@@ -162,10 +162,11 @@ impl Router {
         self.clients.get(id.0 as usize).is_some_and(Option::is_some)
     }
 
-    /// Whether a command that was sent is not answered yet; those that wait in a reserve do not count.
+    /// Whether a command that was taken is still to be answered. A reserve that waits, and what stands behind it, does
+    /// not count.
     #[must_use]
     pub fn has_unanswered(&self) -> bool {
-        self.clients.iter().flatten().any(|client| !client.pending.is_empty() || client.gather.is_some())
+        self.clients.iter().flatten().any(Client::has_unanswered)
     }
 
     /// Whether the client's next command can be taken.

@@ -69,6 +69,11 @@ impl Request {
             }
         }
     }
+
+    /// Whether it may wait for a job.
+    fn is_reserve(&self) -> bool {
+        matches!(self, Request::Line(line) if **line == *b"reserve" || line.starts_with(b"reserve-with-timeout "))
+    }
 }
 
 /// What an unanswered command will be answered with.
@@ -189,6 +194,12 @@ impl Client {
     /// Whether something asked is not answered, or waits.
     pub(super) fn is_busy(&self) -> bool {
         !self.pending.is_empty() || self.wait.is_some()
+    }
+
+    /// Whether a command is still to be answered that is no reserve that waits and does not stand behind one.
+    pub(super) fn has_unanswered(&self) -> bool {
+        let is_stalled = self.stalled.as_ref().is_some_and(|(request, _)| !request.is_reserve());
+        self.wait.is_none() && (!self.pending.is_empty() || is_stalled) || self.gather.is_some()
     }
 
     /// Whether several owners are asked for a job.

@@ -157,3 +157,19 @@ fn a_command_behind_a_reserve_is_not_given_up_for_an_owner_that_is_back() {
     one.done(1, "INSERTED 2001\r\n");
     assert_eq!(one.wires.heard, "USING a\r\nRESERVED 2000 1\r\nx\r\nINSERTED 2001\r\n");
 }
+
+/// Rule 12 of the stop: what was read before is carried out and answered, but for a reserve that waits and what stands
+/// behind it.
+#[test]
+fn a_command_that_waits_for_an_owner_is_unanswered_and_what_is_behind_a_wait_is_not() {
+    let mut one = Alone::new();
+    one.say("use a").done(1, "USING a\r\n").lose(1).put();
+    assert!(one.router.has_unanswered(), "the put is still to be sent");
+    one.find(1).done(1, "INSERTED 2001\r\n");
+    assert!(!one.router.has_unanswered());
+    one.say("reserve").say("touch 2000");
+    assert!(!one.router.has_unanswered(), "what waits, or is behind it, is not awaited");
+    let mut one = Alone::new();
+    one.lose(0).say("reserve");
+    assert!(!one.router.has_unanswered(), "a reserve that will wait is not awaited");
+}
