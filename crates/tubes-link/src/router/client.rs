@@ -102,6 +102,14 @@ pub(super) struct Gather {
     pub(super) kind: GatherKind,
 }
 
+impl Gather {
+    /// Whether the answer is void without this owner: it has not answered, or what it has said is the answer.
+    pub(super) fn needs(&self, owner: u16) -> bool {
+        let is_answer = matches!(&self.kind, GatherKind::Id { answer: Some((of, ..)), .. } if *of == owner);
+        self.left.contains(owner) || is_answer
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum GatherKind {
     /// Names with their numbers of creation.

@@ -36,7 +36,7 @@ impl Router {
             client.forget_expired(now_ns);
             let holds = client.holds_at(owner);
             let asks = !client.pending.is_empty() && client.busy_owner == owner
-                || client.gather.as_ref().is_some_and(|gather| gather.left.contains(owner));
+                || client.gather.as_ref().is_some_and(|gather| gather.needs(owner));
             let waits = match &mut client.wait {
                 Some(wait) if wait.owners.contains(owner) => match &mut wait.round {
                     // A reserve over several owners goes on with the others, unless this one's offer was accepted.

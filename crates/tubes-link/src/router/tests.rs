@@ -173,3 +173,13 @@ fn a_command_that_waits_for_an_owner_is_unanswered_and_what_is_behind_a_wait_is_
     one.lose(0).say("reserve");
     assert!(!one.router.has_unanswered(), "a reserve that will wait is not awaited");
 }
+
+/// An id without partition is asked of all; the one that has the job may be lost before the last one answers.
+#[test]
+fn who_was_given_a_job_by_an_owner_that_is_lost_before_the_answer_is_complete_is_closed() {
+    let mut one = Alone::new();
+    one.say("reserve-job 5");
+    let held = Outcome::Held { id: 5, deadline_ns: 60_000 * MS };
+    one.hear(0, ToFrontend::Reply { outcome: held, bytes: b"RESERVED 5 1\r\nx\r\n" }).lose(0);
+    assert_eq!(one.wires.closed, [ONE]);
+}
