@@ -205,9 +205,13 @@ impl Backend for Ways {
     }
 }
 
-/// Bodies of jobs on their way to one client, as [`OUTPUT_BYTES_MAX`] allows; one in any case.
+/// Bytes of jobs' bodies on their way to one client, at most, if all are as large as they can be: room for the reserves
+/// of sixteen pipelined commands with jobs of the usual size.
+const BODIES_BYTES_MAX: u32 = 2 * OUTPUT_BYTES_MAX as u32;
+
+/// Bodies of jobs on their way to one client; one in any case.
 fn bodies_max(job_bytes_max: u32) -> u32 {
-    (OUTPUT_BYTES_MAX as u32 / job_bytes_max.max(1)).clamp(1, 128)
+    (BODIES_BYTES_MAX / job_bytes_max.max(1)).clamp(1, 128)
 }
 
 impl Frontend {

@@ -133,7 +133,9 @@ impl Router {
             Target::All => is_busy || self.up != OwnerSet::all(self.map.owners()),
             Target::Here => false,
             // One owner must be there; of several a blocking reserve needs none to be.
-            Target::Watched => client.only_watched_owner().map_or(is_busy, is_blocked),
+            Target::Watched => client
+                .only_watched_owner()
+                .map_or(is_busy, |owner| is_blocked(owner) || client.bodies >= self.options.bodies_max),
         }
     }
 
@@ -367,7 +369,7 @@ impl Router {
     }
 }
 
-/// Whether the answer may be a job's body; a reserve is not meant, of which a session has one at a time.
+/// Whether the answer may be a job's body; a reserve is not meant, which is counted where it is made.
 fn brings_body(command: &Command<'_>) -> bool {
     use Command::{Peek, PeekBuried, PeekDelayed, PeekReady, ReserveJob};
     matches!(command, Peek(_) | PeekReady | PeekDelayed | PeekBuried | ReserveJob(_))

@@ -183,3 +183,24 @@ fn who_was_given_a_job_by_an_owner_that_is_lost_before_the_answer_is_complete_is
     one.hear(0, ToFrontend::Reply { outcome: held, bytes: b"RESERVED 5 1\r\nx\r\n" }).lose(0);
     assert_eq!(one.wires.closed, [ONE]);
 }
+
+#[test]
+fn of_reserves_in_one_go_only_so_many_are_under_way_as_there_may_be_bodies() {
+    let mut one = Alone::new();
+    for _ in 0..5 {
+        one.say("reserve-with-timeout 0");
+    }
+    assert!(!one.router.can_take(ONE), "the fifth must wait, and all behind it");
+    assert_eq!(one.count_told("reserve"), 4);
+    for wait in 0..5 {
+        let held = Outcome::Held { id: 2000 + u64::from(wait), deadline_ns: 60_000 * MS };
+        one.hear(0, ToFrontend::Served { wait, outcome: held, bytes: b"RESERVED\r\n" });
+        assert_eq!(one.count_told("reserve"), usize::from(wait == 0), "after {wait}");
+    }
+    assert_eq!(one.wires.heard.matches("RESERVED").count(), 5);
+    assert!(one.router.is_idle(ONE) && one.router.can_take(ONE));
+    // Other bodies count as well.
+    one.say("peek-ready").say("reserve-with-timeout 0").say("peek-delayed").say("peek-ready").say("peek-ready");
+    assert_eq!(one.told().len(), 4);
+    assert!(!one.router.can_take(ONE));
+}

@@ -38,6 +38,7 @@ impl Router {
             let message = ToOwner::Reserve { wait: number, in_margin, is_poll };
             let is_behind = client.is_busy();
             client.busy_owner = owner;
+            client.bodies += 1;
             wires.to_owner(owner, session, &message);
             if is_behind {
                 client.behind_bytes += message.weight();
@@ -84,6 +85,15 @@ impl Router {
         if is_half_closed && !is_poll {
             self.end_wait(now_ns, id, Ending::TimedOut, wires);
         }
+    }
+
+    /// The client's wait is over.
+    fn take_wait(&mut self, id: ClientId) -> Wait {
+        let client = self.client_mut(id);
+        let wait = client.wait.take().expect("only a wait ends");
+        client.bodies -= u32::from(wait.round.is_none());
+        self.waiting_count -= 1;
+        wait
     }
 
     fn round_mut(&mut self, id: ClientId) -> &mut Round {
@@ -160,10 +170,8 @@ impl Router {
         bytes: &[u8],
         wires: &mut impl Wires,
     ) {
-        let client = self.client_mut(id);
-        let wait = client.wait.take().expect("a result belongs to a wait");
-        let session = client.session;
-        self.waiting_count -= 1;
+        let wait = self.take_wait(id);
+        let session = self.client(id).session;
         if wait.ending.is_none() && !planted::is(Bug::OthersNotWithdrawn) {
             for other in wait.owners.iter().filter(|other| *other != owner) {
                 if self.up.contains(other) {
@@ -261,8 +269,7 @@ impl Router {
     }
 
     pub(super) fn finish_wait(&mut self, now_ns: u64, id: ClientId, wires: &mut impl Wires) {
-        let wait = self.client_mut(id).wait.take().expect("only a wait can end");
-        self.waiting_count -= 1;
+        let wait = self.take_wait(id);
         let reply = match wait.ending {
             Some((Ending::DeadlineSoon, _)) => Reply::DeadlineSoon,
             _ => Reply::TimedOut,
@@ -318,8 +325,7 @@ impl Router {
             for owner in owners.iter().filter(|owner| up.contains(*owner)) {
                 wires.to_owner(owner, session, &ToOwner::Withdraw { wait: number });
             }
-            self.client_mut(id).wait = None;
-            self.waiting_count -= 1;
+            self.take_wait(id);
             Self::say(wires, id, &Reply::InternalError);
             wires.wake(id);
             return;
