@@ -58,6 +58,8 @@ pub struct RouterOptions {
 const PIPELINED_MAX: usize = 128;
 /// Bytes of commands that are sent on behind a reserve that may wait, and are kept by the owner, at most.
 const BEHIND_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of the frontend's own answers that wait behind others for one client, at most; one may come on top.
+const LOCAL_BYTES_MAX: usize = 64 * 1024;
 /// How long the first offer waits for those of the other owners, in ns: a slow owner must not hold up the others.
 const OFFERS_NS: u64 = 100_000_000;
 /// How often a poll asks again after an accepted offer was gone.
@@ -177,6 +179,7 @@ impl Router {
             && !client.is_in_round()
             && client.gather.is_none()
             && client.pending.len() < PIPELINED_MAX
+            && client.local_bytes <= LOCAL_BYTES_MAX
     }
 
     /// Whether everything the client asked is answered.

@@ -32,6 +32,8 @@ pub(super) struct Client {
     pub(super) bodies: u32,
     /// Bytes of commands sent behind a reserve that may wait.
     pub(super) behind_bytes: usize,
+    /// Bytes of answers of the frontend itself that wait for their turn.
+    pub(super) local_bytes: usize,
     /// A command that cannot be sent yet, and when it is given up (in ns; `u64::MAX` while it only waits its turn).
     pub(super) stalled: Option<(Request, u64)>,
     pub(super) wait: Option<Wait>,
@@ -188,6 +190,7 @@ impl Client {
             busy_owner: 0,
             bodies: 0,
             behind_bytes: 0,
+            local_bytes: 0,
             stalled: None,
             wait: None,
             next_wait: 0,

@@ -80,6 +80,7 @@ impl Router {
         } else {
             let mut bytes = Vec::new();
             reply.encode(&mut bytes);
+            client.local_bytes += bytes.len();
             client.pending.push_back(Pending::Local(bytes.into()));
         }
     }

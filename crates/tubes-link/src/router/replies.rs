@@ -86,7 +86,10 @@ impl Router {
         let client = self.client_mut(id);
         while let Some(front) = client.pending.front() {
             match front {
-                Pending::Local(bytes) => wires.to_client(id, bytes),
+                Pending::Local(bytes) => {
+                    client.local_bytes -= bytes.len();
+                    wires.to_client(id, bytes);
+                }
                 Pending::Stats => wires.stats(id),
                 Pending::Reserve { number, timeout_s, is_poll } => {
                     let (number, timeout_s, is_poll) = (*number, *timeout_s, *is_poll);

@@ -204,3 +204,20 @@ fn of_reserves_in_one_go_only_so_many_are_under_way_as_there_may_be_bodies() {
     assert_eq!(one.told().len(), 4);
     assert!(!one.router.can_take(ONE));
 }
+
+#[test]
+fn answers_of_the_frontend_behind_a_reserve_are_kept_up_to_a_limit() {
+    let mut one = Alone::new();
+    one.say("reserve");
+    let long = Reply::Using(&[b'x'; 200_000]);
+    let mut count = 0;
+    while one.router.can_take(ONE) {
+        one.router.local(ONE, &long, &mut one.wires);
+        count += 1;
+    }
+    assert!((1..=3).contains(&count), "{count} answers of 200 kB are kept for one client");
+    one.wires.wakes = 0;
+    one.hear(0, ToFrontend::Served { wait: 0, outcome: Outcome::Refused, bytes: b"TIMED_OUT\r\n" });
+    assert!(one.router.can_take(ONE) && one.wires.wakes > 0);
+    assert_eq!(one.wires.heard.matches("USING").count(), count);
+}
