@@ -189,6 +189,12 @@ impl Router {
         client.stalled.is_none() && !client.is_busy() && client.gather.is_none()
     }
 
+    /// Whether a put of the client is not answered, so that its body may still be here.
+    #[must_use]
+    pub fn has_put(&self, id: ClientId) -> bool {
+        self.client(id).has_put()
+    }
+
     /// Whether the client waits in a reserve.
     #[must_use]
     pub fn is_waiting(&self, id: ClientId) -> bool {

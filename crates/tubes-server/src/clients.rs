@@ -42,6 +42,9 @@ pub(crate) trait Backend {
     /// Whether everything that the session asked has been answered.
     fn is_idle(&self, session: SessionId) -> bool;
 
+    /// Whether a put of the session has not been answered.
+    fn has_put(&self, session: SessionId) -> bool;
+
     /// Carries out a command, now or when it can be; the replies go to the outputs.
     fn command(&mut self, now: Now, session: SessionId, command: Command<'_>, outputs: &mut Outputs);
 
@@ -313,8 +316,7 @@ impl Clients {
             && connection.body_bytes > 0
             && !connection.is_receiving
         {
-            if backend.is_idle(SessionId(session)) {
-                // The body has been put.
+            if !backend.has_put(SessionId(session)) {
                 self.give_body_back(session);
             } else {
                 self.outputs.mark_waiting(SessionId(session));
@@ -330,7 +332,7 @@ impl Clients {
             return true;
         }
         if connection.body_bytes > 0 {
-            if !backend.is_idle(SessionId(session)) {
+            if backend.has_put(SessionId(session)) {
                 // Its last body has not been put; the answer wakes it.
                 self.outputs.mark_waiting(SessionId(session));
                 return false;

@@ -158,6 +158,11 @@ impl Backend for Ways {
         !self.router.is_connected(id) || self.router.is_idle(id)
     }
 
+    fn has_put(&self, session: SessionId) -> bool {
+        let id = ClientId(session.0);
+        self.router.is_connected(id) && self.router.has_put(id)
+    }
+
     fn command(&mut self, now: Now, session: SessionId, command: Command<'_>, outputs: &mut Outputs) {
         if matches!(command, Command::Stats) {
             // What this turn has counted is not in the page yet, and the command counts itself.

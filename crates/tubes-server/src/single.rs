@@ -284,6 +284,11 @@ impl Backend for Queue {
         !self.engine.is_waiting(session)
     }
 
+    fn has_put(&self, _session: SessionId) -> bool {
+        // It is answered at once.
+        false
+    }
+
     fn is_idle(&self, session: SessionId) -> bool {
         !self.engine.is_waiting(session)
     }

@@ -98,6 +98,13 @@ fn large_bodies_that_are_being_received_share_a_bounded_memory() {
         for client in [&mut second, &mut third] {
             client.expect("USING default\r\n");
         }
+        // A body that has been put needs none, though its client waits for a job behind it.
+        let mut waiting = server.connect();
+        waiting.check("watch other\r\nignore default\r\n", "WATCHING 2\r\nWATCHING 1\r\n");
+        waiting.send([&large[..], b"reserve\r\n"].concat());
+        assert!(is_inserted(&waiting.line()));
+        second.send(&large);
+        assert!(is_inserted(&second.line()));
         // A body larger than all of it is received alone; and one that is given up gives its memory back.
         first.send(&put(&vec![b'x'; 1536 * 1024])[..MIB]);
         drop(first);

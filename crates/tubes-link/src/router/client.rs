@@ -83,6 +83,8 @@ impl Request {
 pub(super) enum Pending {
     /// What the owner says.
     Forward,
+    /// What the owner says of a new job.
+    Put,
     /// What the owner says, which may be a job's body.
     Body,
     /// What the owner says; if it is done, the session does not hold the job any more.
@@ -211,6 +213,12 @@ impl Client {
     pub(super) fn has_unanswered(&self) -> bool {
         let is_stalled = self.stalled.as_ref().is_some_and(|(request, _)| !request.is_reserve());
         self.wait.is_none() && (!self.pending.is_empty() || is_stalled) || self.gather.is_some()
+    }
+
+    /// Whether a put is not answered.
+    pub(super) fn has_put(&self) -> bool {
+        matches!(self.stalled, Some((Request::Put { .. }, _)))
+            || self.pending.iter().any(|pending| matches!(pending, Pending::Put))
     }
 
     /// Whether several owners are asked for a job.

@@ -249,7 +249,7 @@ impl Router {
         let client = self.clients[id.0 as usize].as_mut().expect("as above");
         let (pending, message) = match command {
             Command::Put { pri, delay_s, ttr_s, body } => {
-                (Pending::Forward, ToOwner::Put { pri: *pri, delay_s: *delay_s, ttr_s: *ttr_s, body })
+                (Pending::Put, ToOwner::Put { pri: *pri, delay_s: *delay_s, ttr_s: *ttr_s, body })
             }
             other => {
                 other.encode_line(&mut line);

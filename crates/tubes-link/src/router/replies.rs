@@ -55,8 +55,9 @@ impl Router {
             return Err(FrameError::Message);
         }
         let pending = client.pending.pop_front().ok_or(FrameError::Message)?;
+        let is_put = matches!(pending, Pending::Put);
         match pending {
-            Pending::Forward => wires.to_client(id, bytes),
+            Pending::Forward | Pending::Put => wires.to_client(id, bytes),
             Pending::Body => {
                 client.bodies -= 1;
                 wires.to_client(id, bytes);
@@ -75,7 +76,7 @@ impl Router {
             self.holds(id, job, owner, deadline_ns);
         }
         self.go_on_behind(now_ns, id, wires);
-        if was_full && self.can_take(id) || self.is_idle(id) {
+        if was_full && self.can_take(id) || self.is_idle(id) || is_put {
             wires.wake(id);
         }
         Ok(())
