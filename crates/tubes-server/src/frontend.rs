@@ -76,8 +76,8 @@ struct Ways {
     next: u32,
     /// Clients that must be closed without another word.
     closing: Vec<u32>,
-    /// A link had no room for commands; clients may wait for it.
-    is_full: bool,
+    /// By owner: its link had no room for commands, and clients may wait for it.
+    full: Vec<bool>,
     now_ns: u64,
 }
 
@@ -117,6 +117,18 @@ impl Wires for Reach<'_> {
 }
 
 impl Ways {
+    /// Whether a link that was full has room again. One that stays full holds up nobody who waits for another.
+    fn take_emptied(&mut self) -> bool {
+        let mut has_emptied = false;
+        for (link, full) in self.links.iter().zip(&mut self.full) {
+            if *full && link.as_ref().is_none_or(|link| link.writer.backlog() < LINK_BACKLOG_LOW) {
+                *full = false;
+                has_emptied = true;
+            }
+        }
+        has_emptied
+    }
+
     fn write_page(&self, counts: &CommandCounts) {
         let page = self.pages.figures(Role::Frontend, self.slot);
         pages::write_frontend(&page, &self.base, counts, self.router.gauges());
@@ -252,7 +264,7 @@ impl Frontend {
             free: Vec::new(),
             next: 0,
             closing: Vec::new(),
-            is_full: false,
+            full: vec![false; usize::from(start.owners)],
             now_ns: now.boot_ns,
         };
         Ok(Frontend {
@@ -319,9 +331,7 @@ impl Frontend {
         self.clients.end_events(&mut self.ways);
         self.close_lost();
         self.send_to_owners();
-        let is_low = |link: &LinkEnd| link.writer.backlog() < LINK_BACKLOG_LOW;
-        if self.ways.is_full && self.ways.links.iter().flatten().all(is_low) {
-            self.ways.is_full = false;
+        if self.ways.take_emptied() {
             self.ways.with(&mut self.clients.outputs, |router, reach| router.room(now_ns, reach));
             self.send_to_owners();
         }
@@ -336,7 +346,7 @@ impl Frontend {
             let Some(link) = &mut self.ways.links[owner] else { continue };
             link.writer.end_turn(None);
             link.make_room();
-            self.ways.is_full |= link.writer.backlog() >= LINK_BACKLOG_MAX;
+            self.ways.full[owner] |= link.writer.backlog() >= LINK_BACKLOG_MAX;
             if let Err(lost) = link.send(self.poll.registry()) {
                 self.lose(owner, &lost);
             }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 use testing::process::{Folder, wait_until};
 
 use super::super::wait_for_waiting;
-use super::{AT_0, AT_1, Multi, clients_of, put_into, reserved, several, watch};
+use super::{AT_0, AT_1, Multi, Observed, clients_of, put_into, reserved, several, watch};
 
 /// Letters that differ from body to body.
 fn body(number: usize, bytes: usize) -> Vec<u8> {
@@ -106,6 +106,48 @@ fn big_bodies_travel_beside_small_commands() {
             }
             rounds += 1;
         }
+    });
+}
+
+#[test]
+fn an_owner_whose_link_is_full_does_not_hold_up_clients_of_another() {
+    // T17, GT12: both links are full, and one owner goes on.
+    const PUT_BYTES: usize = 60_000;
+    let folder = Folder::new();
+    let launch = several(2, 1, &folder);
+    let multi = Multi::begin(launch, folder.join("tenure"), folder);
+    let before = [multi.slot("owner", 0), multi.slot("owner", 1)];
+    let owners = [0, 1].map(|number: usize| Observed::new(before[number].pid.expect("a process")));
+    let mut late = multi.connect();
+    late.check("use right\r\n", "USING right\r\n");
+    let mut quick = multi.connect();
+    owners.iter().for_each(|owner| owner.signal(Signal::STOP));
+    let puts: Vec<u8> =
+        [format!("put 0 0 600 {PUT_BYTES}\r\n").as_bytes(), &body(0, PUT_BYTES), b"\r\n"].concat().repeat(120);
+    let mut clients: Vec<_> =
+        ["left", "right"].into_iter().cycle().take(6).map(|tube| (tube, multi.connect())).collect();
+    std::thread::scope(|scope| {
+        for (tube, client) in &mut clients {
+            // More than links and sockets take: it ends when the owners go on.
+            let puts = &puts;
+            scope.spawn(move || {
+                client.send(format!("use {tube}\r\n"));
+                client.send(puts);
+            });
+        }
+        wait_until("both links are full", || {
+            let text = multi.status().expect("status");
+            let (_, frontend) = text.split_once("{\"role\":\"frontend\"").expect("a frontend");
+            let (_, bytes) = frontend.split_once("\"link_backlog_bytes\":").expect("its links");
+            bytes.split([',', '}']).next().and_then(|bytes| bytes.parse::<usize>().ok()) >= Some(8 << 20)
+        });
+        late.send("put 0 0 600 4\r\nlate\r\n");
+        quick.check("list-tube-used\r\n", "USING default\r\n");
+        owners[1].signal(Signal::CONT);
+        assert!(late.line().starts_with("INSERTED "));
+        let now = multi.slot("owner", 0);
+        owners[0].signal(Signal::CONT);
+        assert_eq!(now, before[0], "the other owner had to be killed first");
     });
 }
 
