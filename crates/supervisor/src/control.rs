@@ -112,10 +112,13 @@ impl Channel {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        // An end with messages unread is told once, before what the other side had said: that comes with the next try.
+        let mut has_ended = false;
         let message = loop {
             match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
                 Ok(message) => break message,
                 Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) if !has_ended => has_ended = true,
                 Err(Errno::CONNRESET) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Err(error) => return Err(error.into()),
             }
@@ -165,6 +168,19 @@ mod tests {
     use crate::message::{FromChild, Role};
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
+
+    /// The end of a process that had not read all that it was told must not cost what it had said.
+    #[test]
+    fn last_words_are_heard_of_a_process_that_ends_with_messages_unread() {
+        let (supervisor, child) = Channel::pair().unwrap();
+        supervisor.send(&Envelope::Say(Instruction::Go), &[]).unwrap();
+        child.send(&FromChild::Stopped, &[]).unwrap();
+        drop(child);
+        let (heard, _) = supervisor.receive::<FromChild>().unwrap();
+        assert_eq!(heard, FromChild::Stopped);
+        let end = supervisor.receive::<FromChild>().unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+    }
 
     #[test]
     fn a_message_brings_its_descriptor_along() {
