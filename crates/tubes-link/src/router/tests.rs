@@ -209,7 +209,8 @@ fn of_reserves_in_one_go_only_so_many_are_under_way_as_there_may_be_bodies() {
 fn answers_of_the_frontend_behind_a_reserve_are_kept_up_to_a_limit() {
     let mut one = Alone::new();
     one.say("reserve");
-    let long = Reply::Using(&[b'x'; 200_000]);
+    let name = vec![b'x'; 200_000];
+    let long = Reply::Using(&name);
     let mut count = 0;
     while one.router.can_take(ONE) {
         one.router.local(ONE, &long, &mut one.wires);
