@@ -55,6 +55,8 @@ struct Remote {
     session: u64,
     /// The reserve under way: what is said of it names the wait.
     wait: Option<u32>,
+    /// It waits, or waited last, for offers.
+    is_asked: bool,
     /// Nobody waits for the next reply.
     is_silent: bool,
     /// What came behind a reserve that waits: kind and payload.
@@ -191,9 +193,15 @@ impl Host {
                 self.say(id, out, &ToFrontend::Names(&names));
             }
             ToOwner::Reserve { in_margin, is_poll, .. } => {
+                self.remotes[at].is_asked = false;
                 engine.reserve_remote(now, id, in_margin, is_poll, journal, &mut self.boxed(out));
             }
+            // A wait over this owner alone cannot become one over several.
+            ToOwner::Ask { .. } if engine.is_waiting(id) && !self.remotes[at].is_asked => {
+                return Err(FrameError::Message);
+            }
             ToOwner::Ask { wait, in_margin, is_poll } => {
+                self.remotes[at].is_asked = true;
                 if engine.is_soon(id, in_margin) {
                     engine.withdraw(now, id, journal, &mut self.boxed(out));
                     self.say(id, out, &ToFrontend::Nothing { wait, is_soon: true });

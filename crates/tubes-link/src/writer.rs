@@ -211,7 +211,7 @@ impl Writer {
     fn refill(&mut self) {
         self.ready.clear();
         self.sent = 0;
-        while self.ready.len() < BATCH_BYTES_TARGET && self.charged - self.taken_by_peer < WINDOW_BYTES {
+        while self.ready.len() < BATCH_BYTES_TARGET && self.charged.saturating_sub(self.taken_by_peer) < WINDOW_BYTES {
             let has_stretch = self.waiting.front().is_some_and(|stretch| stretch.batch <= self.durable);
             if (self.is_piece_next || !has_stretch) && self.ready_piece() {
                 self.is_piece_next = false;

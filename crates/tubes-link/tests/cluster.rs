@@ -998,3 +998,20 @@ fn a_poll_is_given_up_though_one_of_two_owners_that_were_away_is_back() {
     cluster.play("5001 p1 list-tube-used");
     assert!(cluster.heard.contains("5001 w0: INTERNAL_ERROR"), "{}", cluster.heard);
 }
+
+/// What a broken frontend says ends its link, and nothing else.
+#[test]
+fn a_wait_over_one_owner_cannot_become_one_over_several() {
+    let mut cluster = Cluster::new(2);
+    cluster.play("0 w0 watch a\n0 w0 ignore default\n0 w0 reserve\n0 p1 use a");
+    let session = 1 << 32 | u64::from(cluster.clients["w0"].1.0);
+    let Cluster { owners, pipes, counters, now, .. } = &mut cluster;
+    let owner = owners[1].as_mut().unwrap();
+    let mut wires = OwnerWires { owner: 1, pipes, counters };
+    // The kind and payload of an `Ask` about the wait 0.
+    let said =
+        owner.host.take(*now, &mut owner.engine, (0, session), (8, &[0, 0, 0, 0, 0]), &mut NoJournal, &mut wires);
+    assert_eq!(said, Err(tubes_link::Broken { frontend: 0, error: tubes_link::FrameError::Message }));
+    cluster.play("1 p1 put 0 0 60 one");
+    assert!(cluster.heard.contains("w0: RESERVED #1 3 one"), "{}", cluster.heard);
+}

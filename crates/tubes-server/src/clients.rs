@@ -399,6 +399,12 @@ impl Clients {
                 }
                 return;
             }
+            if pending > OUTPUT_BYTES_MAX && self.bodies.first_waiting() == Some(session) {
+                // It does not take its answers: others get the memory that it waits for, until it asks again.
+                self.bodies.forget(session);
+                self.receive_next();
+            }
+            let connection = self.connection(session);
             if !connection.is_readable || is_stopping || pending > OUTPUT_BYTES_MAX {
                 return;
             }

@@ -248,6 +248,8 @@ impl Frontend {
         let limits = Limits { body_bytes_max: options.max_job_size, close_on_http: options.close_on_http };
         let mut clients = Clients::new(poll.registry(), limits, options.body_memory, outputs, now)?;
         clients.accepts_per_turn = ACCEPTS_PER_TURN;
+        // A link to each owner, and another one that replaces it.
+        clients.gate.keep(2 * u64::from(start.owners));
         let base = Base::of(&start.pages.figures(Role::Frontend, start.instance.slot));
         let ready = FromChild::Ready { generation: start.instance.generation, jobs: 0, next_id: 0 };
         child.send(&ready).map_err(|source| ServeError::system("report to the supervisor", source))?;
@@ -305,6 +307,8 @@ impl Frontend {
     fn turn(&mut self, events: &Events) -> Result<(), ServeError> {
         let now_ns = self.now.boot_ns;
         self.ways.with(&mut self.clients.outputs, |router, reach| router.tick(now_ns, reach));
+        // Before a new client can be given the number of one of them.
+        self.close_lost();
         self.clients.go_on_scheduled(&mut self.ways);
         let mut has_control = false;
         for event in events {

@@ -96,6 +96,8 @@ mod linux {
     use tubes_store::{DiskVfs, SyncMode};
 
     pub(super) fn serve(options: &ServerOptions, multi: &MultiOptions) -> Result<(), ServeError> {
+        // Ends of links on their way to many processes.
+        crate::accept::raise_limit();
         let account = options.user.as_deref().map(privileges::find).transpose()?;
         let Opened { listeners, own_socket } = listen::open_all(options)?;
         let signals = Signals::install().map_err(|source| ServeError::system("install signal handlers", source))?;

@@ -11,6 +11,9 @@ use supervisor::Role;
 use supervisor::rules::Condition;
 use tubes_core::journal::Replay;
 
+/// How slow links become at most, in ns.
+const SLOW_LINKS_NS_MAX: u64 = 4 * SECOND;
+
 impl World {
     fn some_owner(&mut self) -> Option<Pid> {
         let all: Vec<Pid> = self.owners.iter().flatten().map(|owner| owner.process.pid).collect();
@@ -114,10 +117,12 @@ impl World {
                 let ns = self.rng.below(gap_ns);
                 self.after(ns, Step::FaultEnd { fault, slot });
             }
-            Fault::SlowLinks => {
+            // Slower than that, what was sent before the last fault would still be on its way when all must be done.
+            Fault::SlowLinks if self.shape.link_ns <= SLOW_LINKS_NS_MAX / 4 => {
                 self.shape.link_ns *= 4;
                 self.after(gap_ns, Step::FaultEnd { fault, slot });
             }
+            Fault::SlowLinks => {}
             Fault::WallStep => {
                 let hours = i64::try_from(self.rng.below(49)).expect("small") - 24;
                 self.wall_step_ms += hours * 1_799_321;

@@ -268,3 +268,13 @@ fn pieces_that_do_not_belong_together_reset_the_link() {
         assert!(taken.is_empty());
     }
 }
+
+#[test]
+fn a_peer_that_says_it_has_taken_more_than_it_was_sent_is_no_danger() {
+    let mut pair = Pair::new();
+    pair.writer.peer_has_taken(u64::MAX);
+    pair.say(1, b"x");
+    pair.writer.end_turn(None);
+    assert!(pair.write());
+    assert_eq!(pair.sessions(), [1]);
+}

@@ -132,6 +132,7 @@ impl Router {
                 let round = self.client_mut(id).wait.as_mut().and_then(|wait| wait.round.as_mut());
                 let round = round.ok_or(FrameError::Message)?;
                 round.asked.remove(owner);
+                round.soon.remove(owner);
                 round.offers.insert((pri, job), (owner, offer));
                 if round.accept_at == u64::MAX {
                     round.accept_at = now_ns + OFFERS_NS;
@@ -144,6 +145,8 @@ impl Router {
                 round.asked.remove(owner);
                 if is_soon {
                     round.soon.insert(owner);
+                } else {
+                    round.soon.remove(owner);
                 }
                 self.decide(now_ns, id, wires);
             }
