@@ -160,6 +160,12 @@ impl Router {
         self.clients.get(id.0 as usize).is_some_and(Option::is_some)
     }
 
+    /// The number of the client's session on the links.
+    #[must_use]
+    pub fn session(&self, id: ClientId) -> u64 {
+        self.client(id).session
+    }
+
     /// Whether a command that was sent is not answered yet; those that wait in a reserve do not count.
     #[must_use]
     pub fn has_unanswered(&self) -> bool {
