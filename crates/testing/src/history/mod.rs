@@ -46,6 +46,7 @@
 mod owners;
 mod parse;
 mod processes;
+mod recovery;
 mod replay;
 mod structure;
 mod tubes;
