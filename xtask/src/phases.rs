@@ -3,7 +3,7 @@
 //! Owns: names, order, lanes and limits. To add a phase, add a row: order matters within a lane, and a phase needs only
 //! phases above it. What a phase does stands in a module of its own unless it is one call.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
@@ -35,6 +35,14 @@ pub(crate) fn table() -> Vec<Phase> {
         row("tests", Run, &["programs", "build"], 30, tests, "unit tests, and end to end over real sockets"),
         row("clients", Run, &["programs", "build"], 40, clients, "foreign clients do a full life cycle"),
         row("kills", Run, &["build"], 40, kills, "1,500 kills of a real server lose, double and reorder nothing"),
+        row(
+            "kills-multi",
+            Run,
+            &["build"],
+            40,
+            kills_multi,
+            "400 kills of owners, frontends and supervisors lose, double and reorder nothing",
+        ),
         row(
             "faults",
             Run,
@@ -235,6 +243,16 @@ fn kills(step: &Step<'_>) -> anyhow::Result<String> {
     Ok(said.lines().last().unwrap_or_default().to_owned())
 }
 
+/// Kills of processes of a server of several; the floor of the merge check.
+const KILLS_MULTI: &str = "400";
+
+fn kills_multi(step: &Step<'_>) -> anyhow::Result<String> {
+    let arguments = ["--mode", "multi", "--cycles", KILLS_MULTI, "--threads", "2", "--seed", "1"];
+    let said = step.capture(built(step, "kill_loop").arg(traced(step)).args(arguments))?;
+    step.log(&said);
+    Ok(said.lines().last().unwrap_or_default().to_owned())
+}
+
 fn faults(step: &Step<'_>) -> anyhow::Result<String> {
     let mut matrix = built(step, "fault_matrix");
     matrix.arg(step.target.join(PROFILE).join("tenure")).env("PATH", tools::search_path(step.target)?);
@@ -264,7 +282,12 @@ fn connections(step: &Step<'_>) -> anyhow::Result<String> {
 
 /// The server built with the feature `trace`.
 fn traced(step: &Step<'_>) -> PathBuf {
-    step.target.join("check").join("tenure-trace")
+    traced_server(step.target)
+}
+
+/// Where it stands.
+pub(crate) fn traced_server(target: &Path) -> PathBuf {
+    target.join("check").join("tenure-trace")
 }
 
 /// A program of the phase `build`.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use crate::cargo::{self, PROFILE};
+use crate::phases::traced_server;
 use crate::process::{self, End};
 use crate::runner::target_folder;
 
@@ -27,6 +28,7 @@ const ROWS: &[Row] = &[
     Row { name: "model", call: model },
     Row { name: "simulation", call: simulation },
     Row { name: "supervision", call: supervision },
+    Row { name: "kills of several processes", call: kills_multi },
 ];
 
 /// Engine and model in step; the test takes its first seed from a variable.
@@ -49,6 +51,17 @@ const SUPERVISION_REPEATS: u64 = 50;
 fn supervision(first: u64) -> Call {
     let matrix = "run --locked --package testing --bin supervision_matrix --";
     (words(&format!("{matrix} - --repeats {SUPERVISION_REPEATS} --seed {first}")), None)
+}
+
+/// Kills of processes of a server of several in a round: some minutes.
+const KILLS_MULTI: u64 = 2_000;
+
+/// The server with traces stands where the check has put it.
+fn kills_multi(first: u64) -> Call {
+    let mut arguments = words("run --locked --package testing --bin kill_loop --");
+    arguments.push(traced_server(&target_folder(&crate::root())).display().to_string());
+    arguments.extend(words(&format!("--mode multi --cycles {KILLS_MULTI} --threads 2 --seed {first}")));
+    (arguments, None)
 }
 
 /// A crowd needs so many processes on either side: each has fewer than 20,000 descriptors.
@@ -84,13 +97,22 @@ const ROUND_LIMIT: Duration = Duration::from_secs(3_600);
 ///
 /// At the first failure; the message says how to repeat it.
 pub(crate) fn run(root: &Path, minutes: u64, seed: u64) -> anyhow::Result<()> {
+    let build_row = |arguments: &[&str]| -> anyhow::Result<()> {
+        let mut build = cargo::plain(root);
+        build.args(["build", "--locked", "--package", "tenure", "--package", "testing", "--bins"]);
+        build.args(["--profile", PROFILE]).args(arguments);
+        match process::run(&mut build, Instant::now() + ROUND_LIMIT).context("the server could not be built")? {
+            End::Exited(status) if status.success() => Ok(()),
+            End::Exited(_) | End::TimedOut => bail!("the server could not be built"),
+        }
+    };
+    // The server with traces is put aside, as in the check.
+    build_row(&["--features", "tenure/trace"])?;
+    let traced = traced_server(&target_folder(root));
+    std::fs::create_dir_all(traced.parent().context("a folder of the check")?)?;
+    std::fs::copy(target_folder(root).join(PROFILE).join("tenure"), traced).context("cannot put the server aside")?;
     // The server that the crowd and some of the rows use, where they look for it, and the crowd.
-    let mut build = cargo::plain(root);
-    build.args(["build", "--locked", "--package", "tenure", "--package", "testing", "--bins", "--profile", PROFILE]);
-    match process::run(&mut build, Instant::now() + ROUND_LIMIT).context("the server could not be built")? {
-        End::Exited(status) if status.success() => {}
-        End::Exited(_) | End::TimedOut => bail!("the server could not be built"),
-    }
+    build_row(&[])?;
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     crowd(root, minutes)?;
     let mut round = 0;

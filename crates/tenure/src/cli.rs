@@ -249,7 +249,7 @@ pub(crate) struct TubesFlags {
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
 
-    /// File to which the order of replies is written
+    /// File, or with several processes an existing folder, to which the order of replies is written
     #[cfg(feature = "trace")]
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,

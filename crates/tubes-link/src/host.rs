@@ -24,6 +24,53 @@ pub trait HostOut {
     /// Whether the server drains. Asked in the step that would make a job, so that whoever has seen the server drain
     /// gets no job in any more, though this owner may not have been told yet.
     fn is_draining(&self) -> bool;
+
+    /// Something was done for a session of a frontend; called in the order of deeds.
+    #[cfg(feature = "trace")]
+    fn did(&mut self, _frontend: u16, _session: u64, _deed: &Deed<'_>) {}
+}
+
+/// What an owner does for a session, for the history checker (feature `trace`).
+#[cfg(feature = "trace")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Deed<'a> {
+    /// The session's oldest message that wants a reply is answered by this line, or its first.
+    Replied(&'a [u8]),
+    /// A wait is over, answered by this line.
+    Served {
+        /// Its number.
+        wait: u32,
+        /// The reply without body.
+        line: &'a [u8],
+    },
+    /// The session uses or watches a tube here by an announcement, or uses one elsewhere from here on (`unuse`).
+    Told(&'a [u8]),
+    /// A job is offered to a wait.
+    Offered {
+        /// Its number.
+        wait: u32,
+        /// The job.
+        id: u64,
+    },
+    /// A wait that several owners are asked about hears that there is no job.
+    Nothing {
+        /// Its number.
+        wait: u32,
+        /// A deadline is near.
+        is_soon: bool,
+    },
+    /// An accepted offer was no more.
+    Gone {
+        /// The wait's number.
+        wait: u32,
+    },
+    /// A wait is about to be withdrawn.
+    Withdrew {
+        /// Its number.
+        wait: u32,
+    },
+    /// The session is about to end.
+    Ended,
 }
 
 /// The sessions of all frontends at this owner.
@@ -164,6 +211,8 @@ impl Host {
         match message {
             ToOwner::Line(line) => self.line(now, engine, id, line, journal, out)?,
             ToOwner::Announce(line) => {
+                #[cfg(feature = "trace")]
+                self.did(id, out, &Deed::Told(line));
                 self.remotes[at].is_silent = true;
                 self.line(now, engine, id, line, journal, out)?;
                 self.remotes[at].is_silent = false;
@@ -178,8 +227,14 @@ impl Host {
                 let command = Command::Put { pri, delay_s, ttr_s, body: body.into() };
                 engine.handle(now, id, command, journal, &mut self.boxed(out));
             }
-            ToOwner::Unuse => engine.unuse(id),
+            ToOwner::Unuse => {
+                #[cfg(feature = "trace")]
+                self.did(id, out, &Deed::Told(b"unuse"));
+                engine.unuse(id);
+            }
             ToOwner::Unwatch(name) => {
+                #[cfg(feature = "trace")]
+                self.did(id, out, &Deed::Replied(b"WATCHING"));
                 engine.unwatch(id, name);
                 self.say(id, out, &ToFrontend::Reply { outcome: Outcome::Done, bytes: b"" });
             }
@@ -190,6 +245,8 @@ impl Host {
                     names.push(u8::try_from(name.len()).map_err(|_| FrameError::Message)?);
                     names.extend_from_slice(name);
                 }
+                #[cfg(feature = "trace")]
+                self.did(id, out, &Deed::Replied(b"OK"));
                 self.say(id, out, &ToFrontend::Names(&names));
             }
             ToOwner::Reserve { in_margin, is_poll, .. } => {
@@ -203,6 +260,8 @@ impl Host {
             ToOwner::Ask { wait, in_margin, is_poll } => {
                 self.remotes[at].is_asked = true;
                 if engine.is_soon(id, in_margin) {
+                    #[cfg(feature = "trace")]
+                    self.did(id, out, &Deed::Nothing { wait, is_soon: true });
                     engine.withdraw(now, id, journal, &mut self.boxed(out));
                     self.say(id, out, &ToFrontend::Nothing { wait, is_soon: true });
                 } else {
@@ -215,6 +274,10 @@ impl Host {
             }
             ToOwner::Withdraw { wait } => {
                 if self.remotes[at].wait == Some(wait) && !planted::is(Bug::WithdrawnButParked) {
+                    #[cfg(feature = "trace")]
+                    if engine.is_waiting(id) {
+                        self.did(id, out, &Deed::Withdrew { wait });
+                    }
                     engine.withdraw(now, id, journal, &mut self.boxed(out));
                     self.remotes[at].wait = None;
                     self.freed.push(id);
@@ -297,6 +360,8 @@ impl Host {
     ) {
         let sessions = self.sessions.get_mut(usize::from(from.0));
         if let Some(id) = sessions.and_then(|sessions| sessions.remove(&from.1)) {
+            #[cfg(feature = "trace")]
+            self.did(id, out, &Deed::Ended);
             self.remotes[id.0 as usize].behind = VecDeque::new();
             engine.disconnect(now, id, journal, &mut self.boxed(out));
         }
@@ -333,6 +398,12 @@ impl Host {
         if let Some(link) = out.link(remote.frontend) {
             message.write(remote.session, link);
         }
+    }
+
+    #[cfg(feature = "trace")]
+    fn did<O: HostOut>(&self, id: SessionId, out: &mut O, deed: &Deed<'_>) {
+        let remote = &self.remotes[id.0 as usize];
+        out.did(remote.frontend, remote.session, deed);
     }
 
     fn boxed<'a, O: HostOut>(&'a mut self, out: &'a mut O) -> Boxed<'a, O> {
@@ -375,6 +446,17 @@ impl<O: HostOut> Outbox for Boxed<'_, O> {
         if wait.is_some() && !remote.behind.is_empty() {
             self.freed.push(session);
         }
+        #[cfg(feature = "trace")]
+        {
+            let mut bytes = Vec::new();
+            reply.encode(&mut bytes);
+            let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
+            let deed = match wait {
+                Some(wait) => Deed::Served { wait, line },
+                None => Deed::Replied(line),
+            };
+            self.out.did(remote.frontend, remote.session, &deed);
+        }
         if let Some(link) = self.out.link(remote.frontend) {
             crate::message::reply(link, remote.session, wait, outcome, reply);
         }
@@ -392,18 +474,24 @@ impl<O: HostOut> Outbox for Boxed<'_, O> {
         let remote = &self.remotes[session.0 as usize];
         let wait = remote.wait.expect("offers are made to a wait");
         let Offered { offer, id, pri } = offer;
+        #[cfg(feature = "trace")]
+        self.out.did(remote.frontend, remote.session, &Deed::Offered { wait, id });
         self.say(session, &ToFrontend::Offer { wait, offer, pri, id });
     }
 
     fn nothing(&mut self, session: SessionId) {
         let remote = &self.remotes[session.0 as usize];
         let wait = remote.wait.expect("only a wait can hear that there is nothing");
+        #[cfg(feature = "trace")]
+        self.out.did(remote.frontend, remote.session, &Deed::Nothing { wait, is_soon: false });
         self.say(session, &ToFrontend::Nothing { wait, is_soon: false });
     }
 
     fn gone(&mut self, session: SessionId) {
         let remote = &self.remotes[session.0 as usize];
         let wait = remote.wait.expect("an accept names its wait");
+        #[cfg(feature = "trace")]
+        self.out.did(remote.frontend, remote.session, &Deed::Gone { wait });
         self.say(session, &ToFrontend::Gone { wait });
     }
 }

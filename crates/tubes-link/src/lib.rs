@@ -14,6 +14,8 @@ mod router;
 mod writer;
 
 pub use frame::{CHUNK_BYTES, FrameError, Link, MessageHead, WINDOW_BYTES};
+#[cfg(feature = "trace")]
+pub use host::Deed;
 pub use host::{Broken, Host, HostOut};
 pub use message::{Outcome, ToFrontend, ToOwner};
 pub use partition::PartitionMap;

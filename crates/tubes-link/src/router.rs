@@ -164,6 +164,12 @@ impl Router {
         self.clients.get(id.0 as usize).is_some_and(Option::is_some)
     }
 
+    /// The number of the client's session on the links.
+    #[must_use]
+    pub fn session(&self, id: ClientId) -> u64 {
+        self.client(id).session
+    }
+
     /// Whether a command that was taken is still to be answered. A reserve that waits, and what stands behind it, does
     /// not count.
     #[must_use]

@@ -17,6 +17,9 @@ pub(crate) struct ChildOptions {
     pub(crate) single_ids_below: u64,
     pub(crate) segment_bytes: u64,
     pub(crate) log: Option<ChildLog>,
+    /// Folder for the traces of all processes.
+    #[cfg(feature = "trace")]
+    pub(crate) trace: Option<PathBuf>,
 }
 
 /// Where and how logs are kept.

@@ -30,6 +30,10 @@ pub(crate) trait Backend {
     /// A client has connected.
     fn connect(&mut self, outputs: &mut Outputs) -> SessionId;
 
+    /// The client that has connected comes from this port; for a trace.
+    #[cfg(feature = "trace")]
+    fn accepted(&mut self, _session: SessionId, _peer_port: u16) {}
+
     /// Whether the session's next command can be taken.
     fn can_take(&self, session: SessionId) -> bool;
 
@@ -280,6 +284,8 @@ impl Clients {
         if let Some(trace) = &mut self.outputs.trace {
             trace.accept(session, peer_port, self.now.boot_ns);
         }
+        #[cfg(feature = "trace")]
+        backend.accepted(session, peer_port);
         let _ = peer_port;
         let at = session.0 as usize;
         if self.connections.len() <= at {

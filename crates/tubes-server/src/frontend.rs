@@ -10,6 +10,8 @@ use crate::links::{self, LinkEnd, LinkLost, Links};
 use crate::listen::Listener;
 use crate::outputs::Outputs;
 use crate::pages::{self, Base};
+#[cfg(feature = "trace")]
+use crate::trace_multi::FrontendTrace;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::io;
@@ -79,6 +81,10 @@ struct Ways {
     /// By owner: its link had no room for commands, and clients may wait for it.
     full: Vec<bool>,
     now_ns: u64,
+    #[cfg(feature = "trace")]
+    trace: Option<FrontendTrace>,
+    #[cfg(feature = "trace")]
+    sessions: Vec<u64>,
 }
 
 /// What the router reaches: links and outputs together.
@@ -89,6 +95,20 @@ struct Reach<'a> {
     pages: &'a Pages,
     max_job_size: u32,
     now_ns: u64,
+    #[cfg(feature = "trace")]
+    trace: &'a mut Option<FrontendTrace>,
+    /// Sessions by the numbers of their clients.
+    #[cfg(feature = "trace")]
+    sessions: &'a [u64],
+}
+
+#[cfg(feature = "trace")]
+impl Reach<'_> {
+    fn said(&mut self, client: ClientId) {
+        if let Some(trace) = self.trace {
+            trace.said(self.sessions[client.0 as usize]);
+        }
+    }
 }
 
 impl Wires for Reach<'_> {
@@ -98,12 +118,20 @@ impl Wires for Reach<'_> {
     fn to_owner(&mut self, owner: u16, session: u64, message: &ToOwner<'_>) {
         if let Some(link) = &mut self.links[usize::from(owner)] {
             message.write(session, &mut link.writer);
+            #[cfg(feature = "trace")]
+            if let Some(trace) = self.trace {
+                trace.sent(owner, session, message);
+            }
         }
     }
     fn to_client(&mut self, client: ClientId, bytes: &[u8]) {
+        #[cfg(feature = "trace")]
+        self.said(client);
         self.outputs.push(SessionId(client.0), bytes);
     }
     fn stats(&mut self, client: ClientId) {
+        #[cfg(feature = "trace")]
+        self.said(client);
         let mut stats = pages::sum(self.pages, self.now_ns);
         stats.max_job_size = self.max_job_size;
         self.outputs.whole_stats(SessionId(client.0), stats);
@@ -134,6 +162,37 @@ impl Ways {
         pages::write_frontend(&page, &self.base, counts, self.router.gauges());
     }
 
+    /// A client's next command has come.
+    #[cfg(feature = "trace")]
+    fn trace_command(&mut self, session: SessionId) {
+        if let Some(trace) = &mut self.trace {
+            trace.command(self.sessions[session.0 as usize]);
+        }
+    }
+
+    #[cfg(not(feature = "trace"))]
+    fn trace_command(&self, _session: SessionId) {}
+
+    #[cfg(feature = "trace")]
+    fn trace_ended(&mut self, session: SessionId) {
+        if let Some(trace) = &mut self.trace {
+            trace.ended(self.sessions[session.0 as usize]);
+        }
+    }
+
+    #[cfg(not(feature = "trace"))]
+    fn trace_ended(&self, _session: SessionId) {}
+
+    #[cfg(feature = "trace")]
+    fn flush_trace(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            trace.flush();
+        }
+    }
+
+    #[cfg(not(feature = "trace"))]
+    fn flush_trace(&self) {}
+
     /// Runs something on the router with all that it reaches.
     fn with<R>(&mut self, outputs: &mut Outputs, run: impl FnOnce(&mut Router, &mut Reach<'_>) -> R) -> R {
         let mut reach = Reach {
@@ -143,6 +202,10 @@ impl Ways {
             pages: &self.pages,
             max_job_size: self.limits_job,
             now_ns: self.now_ns,
+            #[cfg(feature = "trace")]
+            trace: &mut self.trace,
+            #[cfg(feature = "trace")]
+            sessions: &self.sessions,
         };
         run(&mut self.router, &mut reach)
     }
@@ -157,6 +220,11 @@ impl Backend for Ways {
         let session = SessionId(number);
         outputs.open(session);
         self.with(outputs, |router, reach| router.connect(ClientId(number), reach));
+        #[cfg(feature = "trace")]
+        {
+            self.sessions.resize(self.sessions.len().max(number as usize + 1), 0);
+            self.sessions[number as usize] = self.router.session(ClientId(number));
+        }
         session
     }
 
@@ -175,7 +243,15 @@ impl Backend for Ways {
         self.router.is_connected(id) && self.router.has_put(id)
     }
 
+    #[cfg(feature = "trace")]
+    fn accepted(&mut self, session: SessionId, peer_port: u16) {
+        if let Some(trace) = &mut self.trace {
+            trace.accept(self.sessions[session.0 as usize], peer_port);
+        }
+    }
+
     fn command(&mut self, now: Now, session: SessionId, command: Command<'_>, outputs: &mut Outputs) {
+        self.trace_command(session);
         if matches!(command, Command::Stats) {
             // What this turn has counted is not in the page yet, and the command counts itself.
             let counts = CommandCounts { stats: self.router.counts().stats + 1, ..*self.router.counts() };
@@ -194,6 +270,7 @@ impl Backend for Ways {
     }
 
     fn local(&mut self, session: SessionId, reply: &Reply<'_>, outputs: &mut Outputs) {
+        self.trace_command(session);
         self.with(outputs, |router, reach| router.local(ClientId(session.0), reply, reach));
     }
 
@@ -209,10 +286,12 @@ impl Backend for Ways {
     }
 
     fn give_back(&mut self, _now: Now, session: SessionId, outputs: &mut Outputs) {
+        self.trace_ended(session);
         self.with(outputs, |router, reach| router.disconnect(ClientId(session.0), reach));
     }
 
     fn disconnect(&mut self, _now: Now, session: SessionId, outputs: &mut Outputs) {
+        self.trace_ended(session);
         self.with(outputs, |router, reach| router.disconnect(ClientId(session.0), reach));
         self.free.push(session.0);
     }
@@ -253,6 +332,12 @@ impl Frontend {
         let base = Base::of(&start.pages.figures(Role::Frontend, start.instance.slot));
         let ready = FromChild::Ready { generation: start.instance.generation, jobs: 0, next_id: 0 };
         child.send(&ready).map_err(|source| ServeError::system("report to the supervisor", source))?;
+        #[cfg(feature = "trace")]
+        let trace = {
+            let begin = |folder: &std::path::PathBuf| FrontendTrace::begin(folder, &start.instance, now.boot_ns);
+            let begun = options.trace.as_ref().map(begin).transpose();
+            begun.map_err(|source| ServeError::system("open the trace file", source))?
+        };
         let ways = Ways {
             router: Router::new(
                 RouterOptions { owner_wait_ns: options.owner_wait_ns, bodies_max: bodies_max(options.max_job_size) },
@@ -268,6 +353,10 @@ impl Frontend {
             closing: Vec::new(),
             full: vec![false; usize::from(start.owners)],
             now_ns: now.boot_ns,
+            #[cfg(feature = "trace")]
+            trace,
+            #[cfg(feature = "trace")]
+            sessions: Vec::new(),
         };
         Ok(Frontend {
             child,
@@ -295,6 +384,10 @@ impl Frontend {
             self.clients.now = self.now;
             self.clients.outputs.now_ns = self.now.boot_ns;
             self.ways.now_ns = self.now.boot_ns;
+            #[cfg(feature = "trace")]
+            if let Some(trace) = &mut self.ways.trace {
+                trace.now_ns = self.now.boot_ns;
+            }
             self.turn(&events)?;
             if let Some(until) = self.stopping_until
                 && (self.clients.is_finished() && !self.ways.router.has_unanswered() || self.now.boot_ns >= until)
@@ -341,11 +434,13 @@ impl Frontend {
         }
         self.write_page();
         self.clients.outputs.end_turn(None);
+        self.ways.flush_trace();
         self.clients.send_all(&mut self.ways);
         Ok(())
     }
 
     fn send_to_owners(&mut self) {
+        self.ways.flush_trace();
         for owner in 0..self.ways.links.len() {
             let Some(link) = &mut self.ways.links[owner] else { continue };
             link.writer.end_turn(None);
@@ -435,6 +530,10 @@ impl Frontend {
                         peer_slot: peer.slot,
                         peer_generation: peer.generation,
                     };
+                    #[cfg(feature = "trace")]
+                    if let Some(trace) = &mut self.ways.trace {
+                        trace.linked(peer.slot, peer.generation);
+                    }
                     let end = LinkEnd::new(socket, link, self.poll.registry(), Token(LINKS + owner))?;
                     self.ways.links[owner] = Some(end);
                     self.ways.with(&mut self.clients.outputs, |router, reach| {

@@ -39,6 +39,8 @@ mod single;
 mod sync_thread;
 #[cfg(feature = "trace")]
 mod trace;
+#[cfg(all(feature = "trace", target_os = "linux"))]
+mod trace_multi;
 
 pub use error::ServeError;
 pub use listen::Address;

@@ -137,6 +137,8 @@ mod linux {
             single_ids_below: kept.single_ids_below,
             segment_bytes: options.segment_bytes,
             log: kept.log,
+            #[cfg(feature = "trace")]
+            trace: options.trace.as_deref().map(real_path).transpose()?,
         };
         plan.options = serde_json::to_value(&child_options)
             .map_err(|error| ServeError::system("write the start message", io::Error::other(error)))?;

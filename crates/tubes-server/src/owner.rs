@@ -63,6 +63,8 @@ struct Owner {
 struct Wires {
     links: Links,
     pages: Pages,
+    #[cfg(feature = "trace")]
+    trace: Option<crate::trace_multi::OwnerTrace>,
 }
 
 impl HostOut for Wires {
@@ -77,6 +79,12 @@ impl HostOut for Wires {
     }
     fn is_draining(&self) -> bool {
         self.pages.server().is_draining()
+    }
+    #[cfg(feature = "trace")]
+    fn did(&mut self, frontend: u16, session: u64, deed: &tubes_link::Deed<'_>) {
+        if let Some(trace) = &mut self.trace {
+            trace.did(frontend, session, deed);
+        }
     }
 }
 
@@ -137,6 +145,14 @@ impl Owner {
         if start.drained || start.pages.server().is_draining() {
             engine.drain();
         }
+        #[cfg(feature = "trace")]
+        let trace = {
+            let begin = |folder: &std::path::PathBuf| {
+                crate::trace_multi::OwnerTrace::begin(folder, &start.instance, &engine, now)
+            };
+            let begun = options.trace.as_ref().map(begin).transpose();
+            begun.map_err(|source| ServeError::system("open the trace file", source))?
+        };
         let base = Base::of(&start.pages.figures(Role::Owner, slot));
         let mut owner = Owner {
             child,
@@ -145,7 +161,12 @@ impl Owner {
             engine,
             host: Host::new(),
             persistence,
-            wires: Wires { links: (0..start.frontends).map(|_| None).collect(), pages: start.pages.clone() },
+            wires: Wires {
+                links: (0..start.frontends).map(|_| None).collect(),
+                pages: start.pages.clone(),
+                #[cfg(feature = "trace")]
+                trace,
+            },
             pages: start.pages,
             base,
             backlog: Backlog::default(),
@@ -173,6 +194,10 @@ impl Owner {
                 Err(source) => return Err(ServeError::system("wait for events", source)),
             }
             self.now = clock::now();
+            #[cfg(feature = "trace")]
+            if let Some(trace) = &mut self.wires.trace {
+                trace.now_ns = self.now.boot_ns;
+            }
             compaction_left = self.turn(&events)?;
             if self.is_stopping {
                 return self.finish();
@@ -211,6 +236,11 @@ impl Owner {
     }
 
     fn end_turn(&mut self, is_idle: bool) -> Result<bool, LogError> {
+        // Before anything of this turn is in the log: see there.
+        #[cfg(feature = "trace")]
+        if let Some(trace) = &mut self.wires.trace {
+            trace.flush();
+        }
         let compaction_left = self.persistence.compact(&mut self.engine, is_idle);
         self.persistence.flush(self.now.boot_ns)?;
         self.write_page();
@@ -303,6 +333,10 @@ impl Owner {
                         peer_slot: peer.slot,
                         peer_generation: peer.generation,
                     };
+                    #[cfg(feature = "trace")]
+                    if let Some(trace) = &mut self.wires.trace {
+                        trace.linked(peer.slot, peer.generation);
+                    }
                     let end = LinkEnd::new(socket, link, self.poll.registry(), Token(frontend))?;
                     self.wires.links[frontend] = Some(end);
                     self.read(frontend);

@@ -29,6 +29,9 @@
 //! it reaches. Whoever asked for a drain writes `drained T` when it was reported that no process accepts a new job. Such a
 //! history is not replayed; the simulation of several processes compares each owner with the model as it goes.
 //!
+//! Real processes trace each for itself, in the words of `crates/tubes-server/src/trace_multi.rs`, from which
+//! [`History::parse_processes`] makes the same; such a history is replayed, each owner in a model of its own.
+//!
 //! [`History::parse`] takes both texts in any order of pieces, as long as each connection's and each generation's lines
 //! keep theirs.
 //!
@@ -40,11 +43,16 @@
 //! as there are unknown puts. The replies settle it; a command on a job that is not settled is no violation, but
 //! [`Kind::Unsettled`], a fault of whoever made the history.
 
+mod owners;
 mod parse;
+mod processes;
+mod recovery;
 mod replay;
 mod structure;
+mod tubes;
 
 pub use parse::{Command, Connection, Decision, Event, History, Invocation, Malformed, Reply, life_of, owner_of};
+pub use processes::{Deed, FRONTENDS_FROM, Found, OwnerLife, Traces, What};
 
 /// What kind of promise was broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,6 +107,8 @@ pub enum Kind {
     WrongOwner,
     /// A decision of a generation whose successor had started.
     Stale,
+    /// A connection that goes on though an owner ended with a job that it held.
+    HolderStays,
     /// A job that was accepted after it was reported that none is.
     AfterDrain,
     /// Commands on a job whose state after a restart nobody has asked for: the history is of no use.
@@ -147,7 +157,9 @@ pub fn check(history: &History) -> Report {
     structure::check(history, &mut report);
     // A history that contradicts itself cannot be replayed.
     let is_of_one = history.starts.iter().all(|(life, _)| owner_of(*life) == 0);
-    if report.violations.is_empty() && is_of_one {
+    if report.violations.is_empty() && !history.owners.is_empty() {
+        owners::check(history, &mut report);
+    } else if report.violations.is_empty() && is_of_one {
         replay::check(history, &mut report);
     }
     report

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::processes::OwnerLife;
+
 /// A line that is not as the format wants it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed {
@@ -82,8 +84,10 @@ pub struct Connection {
 pub struct Event {
     /// Number within the generation; accepts have none.
     pub sequence: u64,
-    /// When, in ns.
+    /// When the turn began in which it was decided, in ns.
     pub at_ns: u64,
+    /// When it was decided at the latest, in ns; the same if one clock tells the time of all processes.
+    pub until_ns: u64,
     /// The connection, as the key of [`History::connections`]; `None` for one that no client has logged.
     pub connection: Option<u64>,
     /// What happened.
@@ -99,6 +103,10 @@ pub enum Decision {
     Reply(u64),
     /// The connection's jobs are free.
     Close,
+    /// A frontend has given the reply to this command, which may be an owner's.
+    Said(u64),
+    /// Numbered, and no decision.
+    Step,
 }
 
 /// All of it.
@@ -114,6 +122,8 @@ pub struct History {
     pub drained_ns: Option<u64>,
     /// Jobs at the end: ids and hashes; `None` if the end was not looked at.
     pub present: Option<BTreeMap<u64, u64>>,
+    /// What owners have traced, if they did so each for itself.
+    pub owners: BTreeMap<u64, OwnerLife>,
 }
 
 /// The number under which a history knows a generation of an owner: `OWNER.GENERATION`, or just the generation of a
@@ -131,24 +141,24 @@ pub fn owner_of(life: u64) -> u64 {
 
 const OWNER_SHIFT: u32 = 32;
 
-struct Words<'a> {
-    line: &'a str,
-    rest: &'a str,
+pub(super) struct Words<'a> {
+    pub(super) line: &'a str,
+    pub(super) rest: &'a str,
 }
 
 impl<'a> Words<'a> {
-    fn word(&mut self) -> Result<&'a str, Malformed> {
+    pub(super) fn word(&mut self) -> Result<&'a str, Malformed> {
         let (word, rest) = self.rest.split_once(' ').unwrap_or((self.rest, ""));
         self.rest = rest;
         if word.is_empty() { Err(self.malformed("a word is missing")) } else { Ok(word) }
     }
 
-    fn number<T: std::str::FromStr>(&mut self) -> Result<T, Malformed> {
+    pub(super) fn number<T: std::str::FromStr>(&mut self) -> Result<T, Malformed> {
         self.word()?.parse().map_err(|_| self.malformed("not a number"))
     }
 
     /// A generation: `GENERATION` or `OWNER.GENERATION`.
-    fn life(&mut self) -> Result<u64, Malformed> {
+    pub(super) fn life(&mut self) -> Result<u64, Malformed> {
         let word = self.word()?;
         let life = match word.split_once('.') {
             None => word.parse().ok(),
@@ -160,11 +170,11 @@ impl<'a> Words<'a> {
         life.ok_or_else(|| self.malformed("not a generation"))
     }
 
-    fn hash(&mut self) -> Result<u64, Malformed> {
+    pub(super) fn hash(&mut self) -> Result<u64, Malformed> {
         u64::from_str_radix(self.word()?, 16).map_err(|_| self.malformed("not a hash"))
     }
 
-    fn malformed(&self, why: &'static str) -> Malformed {
+    pub(super) fn malformed(&self, why: &'static str) -> Malformed {
         Malformed { line: self.line.to_owned(), why }
     }
 }
@@ -260,13 +270,14 @@ impl History {
                 });
                 let nearest = of_port.min_by_key(|(_, open)| open.open_ns.abs_diff(at_ns)).map(|(key, _)| *key);
                 accepted.insert((generation, connection), nearest);
-                Event { sequence: 0, at_ns, connection: nearest, what: Decision::Accept }
+                Event { sequence: 0, at_ns, until_ns: at_ns, connection: nearest, what: Decision::Accept }
             }
             "reply" | "close" => {
                 let key = accepted.get(&(generation, connection));
                 let key = *key.ok_or_else(|| words.malformed("a connection that was not accepted"))?;
                 let what = if kind == "reply" { Decision::Reply(words.number()?) } else { Decision::Close };
-                Event { sequence: words.number()?, at_ns: words.number()?, connection: key, what }
+                let (sequence, at_ns) = (words.number()?, words.number()?);
+                Event { sequence, at_ns, until_ns: at_ns, connection: key, what }
             }
             _ => return Err(words.malformed("an unknown word")),
         };
@@ -277,7 +288,7 @@ impl History {
 }
 
 /// The lines of a text, without a last one that has no end.
-fn whole_lines(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn whole_lines(text: &str) -> impl Iterator<Item = &str> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.split('\n').filter(|line| !line.is_empty())
 }

@@ -137,6 +137,7 @@ impl Replay<'_> {
                 }
                 Ok(())
             }
+            Decision::Said(_) | Decision::Step => Ok(()),
             Decision::Reply(number) => {
                 let history = self.history;
                 let place = usize::try_from(number).expect("counted") - 1;
@@ -576,7 +577,7 @@ fn extend(candidates: &mut Vec<Candidate>, id: u64, perhaps: &Perhaps) {
 
 /// What `stats-job` shows of a job.
 #[derive(Debug, PartialEq, Eq)]
-struct Shown {
+pub(super) struct Shown {
     tube: String,
     state: String,
     numbers: [u64; 6],
@@ -616,7 +617,7 @@ impl Shown {
 }
 
 /// A reply of the model as a history has it; its bodies are hashes already.
-fn in_words(bytes: &[u8]) -> Reply {
+pub(super) fn in_words(bytes: &[u8]) -> Reply {
     let line_end = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap_or(bytes.len());
     let line = String::from_utf8_lossy(&bytes[..line_end]).into_owned();
     let rest = bytes.get(line_end + 2..).unwrap_or_default();
@@ -635,7 +636,7 @@ fn in_words(bytes: &[u8]) -> Reply {
 }
 
 /// Whether the model says what the server said; of `stats-job` only what the log keeps exactly.
-fn same(expected: &Option<Reply>, reply: &Reply) -> bool {
+pub(super) fn same(expected: &Option<Reply>, reply: &Reply) -> bool {
     match (expected, reply) {
         (Some(Reply::Text(expected)), Reply::Text(reply)) if reply.contains("|time-left: ") => {
             Shown { time_left_s: 0, ..Shown::of(expected) } == Shown { time_left_s: 0, ..Shown::of(reply) }

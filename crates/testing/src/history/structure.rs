@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::parse::{Command, Decision, Event, History, Invocation, Reply, owner_of};
+use super::processes::FRONTENDS_FROM;
 use super::{Kind, Report};
 
 pub(super) fn check(history: &History, report: &mut Report) {
@@ -74,16 +75,19 @@ fn decided(history: &History) -> impl Iterator<Item = (u64, &Event, u64, u64, Op
     })
 }
 
+/// Where a command was decided: its number, the life, between when and when in ns, and as which number of that life.
+type Place = (u64, u64, u64, u64, u64);
+
 fn decisions(history: &History, report: &mut Report) {
     let mut seen = BTreeSet::new();
-    let mut decided_of: BTreeMap<u64, Vec<(u64, u64, u64, u64)>> = BTreeMap::new();
+    let mut decided_of: BTreeMap<u64, Vec<Place>> = BTreeMap::new();
     for (generation, event, key, number, invocation) in decided(history) {
         let name = format!("command {number} of connection {key} (generation {generation}, number {})", event.sequence);
         if !seen.insert((key, number)) {
             report.add(Kind::DecidedTwice, name);
             continue;
         }
-        decided_of.entry(key).or_default().push((number, generation, event.at_ns, event.sequence));
+        decided_of.entry(key).or_default().push((number, generation, event.at_ns, event.until_ns, event.sequence));
         let Some(invocation) = invocation else {
             report.add(Kind::Causality, format!("{name} is decided, but was never sent"));
             continue;
@@ -97,12 +101,15 @@ fn decisions(history: &History, report: &mut Report) {
     }
     for (key, mut decided) in decided_of {
         decided.sort_unstable();
-        let first = (0, decided[0].1, 0, 0);
+        let first = (0, decided[0].1, 0, 0, 0);
         let pairs = std::iter::once(&first).chain(&decided).zip(&decided);
-        for ((number, life, at_ns, sequence), (next, next_life, next_ns, next_sequence)) in pairs {
-            // Of the order between two owners only time tells.
-            let is_behind = if life == next_life { next_sequence > sequence } else { next_ns >= at_ns };
-            if *next != number + 1 || !is_behind {
+        for ((number, life, at_ns, _, sequence), (next, next_life, _, next_ns, next_sequence)) in pairs {
+            // Of the order between two owners only time tells. What a frontend answers by itself it may say after an
+            // owner has decided what came behind.
+            let is_said = owner_of(*life) >= u64::from(FRONTENDS_FROM);
+            let is_behind = if life == next_life { next_sequence > sequence } else { is_said || next_ns >= at_ns };
+            let is_next = (number + 1..*next).all(|between| is_local_and_unknown(history, key, between));
+            if next <= number || !is_next || !is_behind {
                 let what =
                     format!("command {next} of connection {key} is decided out of order, behind command {number}");
                 report.add(Kind::ConnectionOrder, what);
@@ -117,6 +124,18 @@ fn decisions(history: &History, report: &mut Report) {
             }
         }
     }
+}
+
+/// A frontend may owe what it answers by itself when an owner has decided what came behind.
+fn is_local_and_unknown(history: &History, key: u64, number: u64) -> bool {
+    let place = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+    let invocation = place.and_then(|place| history.connections[&key].commands.get(place));
+    !history.owners.is_empty()
+        && invocation.is_some_and(|invocation| {
+            let Command::Line(line) = &invocation.command else { return false };
+            let word = line.split(' ').next().unwrap_or_default();
+            invocation.reply.is_none() && matches!(word, "stats" | "list-tube-used" | "list-tubes-watched" | "ignore")
+        })
 }
 
 /// A turn reads its clock when it begins; what arrives while it lasts is decided with that time.
@@ -175,7 +194,7 @@ fn owners(history: &History, report: &mut Report) {
             }
             _ => None,
         };
-        let Some(id) = id else { continue };
+        let Some(id) = id.filter(|_| owner_of(life) < u64::from(FRONTENDS_FROM)) else { continue };
         let first = *owners.entry(id).or_insert(owner_of(life));
         if first != owner_of(life) {
             let what = format!(

@@ -75,6 +75,11 @@ impl Replay for Engine {
 }
 
 impl Engine {
+    /// All jobs as a log would have them, in no particular order.
+    pub fn job_records(&self) -> impl Iterator<Item = JobRecord<'_>> {
+        self.jobs.iter().map(|(place, _)| self.job_record(place))
+    }
+
     /// Ends the replay of a log: builds queues and timers out of the jobs that are left. Ids go on with `next_id`.
     ///
     /// Delayed jobs become due after what is left of their delay, clamped to [0, delay], as wall clocks may have been
