@@ -82,6 +82,7 @@ fn options(call: &TubesCall, config: &Config) -> Result<ServerOptions, Failure> 
     }
     Ok(ServerOptions {
         listen: address(flags, config)?,
+        is_listen_given: flags.listen.is_some() || flags.port.is_some(),
         socket_mode: (!call.is_called_beanstalkd).then_some(config.tubes.socket_mode),
         socket_group: config.tubes.socket_group.clone(),
         user: flags.user.clone().or_else(|| config.user.clone()),

@@ -60,7 +60,9 @@ impl Drop for OwnSocket {
 pub(crate) fn open_all(options: &crate::ServerOptions) -> Result<Opened, ServeError> {
     let listeners = crate::inherited::listeners()?;
     if !listeners.is_empty() {
-        tracing::warn!("serving {} inherited socket(s); -l and -p are not used", listeners.len());
+        if options.is_listen_given {
+            tracing::warn!("serving {} inherited socket(s); -l and -p are not used", listeners.len());
+        }
         return Ok(Opened { listeners, own_socket: None });
     }
     let listener = Listener::open(&options.listen, options.socket_mode, options.socket_group.as_deref())?;

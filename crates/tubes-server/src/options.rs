@@ -9,6 +9,8 @@ use tubes_store::SyncMode;
 pub struct ServerOptions {
     /// Where to listen, unless sockets are inherited.
     pub listen: Address,
+    /// Somebody has asked for that address by name; if sockets are inherited, they hear that it is not used.
+    pub is_listen_given: bool,
     /// Mode of a unix socket; `None` leaves what the umask gives.
     pub socket_mode: Option<u32>,
     /// Group of a unix socket, by name.
