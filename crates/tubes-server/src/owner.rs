@@ -227,6 +227,8 @@ impl Owner {
             }
         }
         if has_synced {
+            // It lets the log go on, with records of this turn among others.
+            self.flush_trace();
             self.persistence.end_sync(self.now.boot_ns)?;
         }
         if has_control {
@@ -235,12 +237,16 @@ impl Owner {
         Ok(self.end_turn(events.is_empty())?)
     }
 
-    fn end_turn(&mut self, is_idle: bool) -> Result<bool, LogError> {
-        // Before anything of this turn is in the log: see there.
+    /// Traces what was decided, before any of it can be in the log.
+    fn flush_trace(&mut self) {
         #[cfg(feature = "trace")]
         if let Some(trace) = &mut self.wires.trace {
             trace.flush();
         }
+    }
+
+    fn end_turn(&mut self, is_idle: bool) -> Result<bool, LogError> {
+        self.flush_trace();
         let compaction_left = self.persistence.compact(&mut self.engine, is_idle);
         self.persistence.flush(self.now.boot_ns)?;
         self.write_page();

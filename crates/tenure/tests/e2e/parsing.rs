@@ -509,8 +509,10 @@ fn the_script_is_answered_alike_when_split_at_every_byte(mode: Mode) {
         client.send(&input[at..]);
         client.half_close();
         assert_eq!(readable(&client.rest()), output, "split at {at}");
-        // The tube of the script goes with its connection.
-        wait_until("the connection is gone", || witness.stat("stats", "current-connections") == "1");
+        // The tube of the script goes with its connection; of several processes not all hear of it at once.
+        wait_until("the connection is gone", || {
+            witness.stat("stats", "current-connections") == "1" && witness.stat("stats", "current-tubes") == "1"
+        });
     }
 }
 

@@ -172,6 +172,11 @@ fn connections_are_counted_while_they_are_open(mode: Mode) {
     );
     drop((producer, worker, both));
     testing::process::wait_until("connections are gone", || monitor.stat("stats", "current-connections") == "1");
+    // Of several processes the one that counts clients hears of it before those that have the jobs and tubes.
+    testing::process::wait_until("their jobs and tubes are free", || {
+        monitor.stat("stats", "current-jobs-ready") == "3"
+            && monitor.stat("stats-tube default", "current-watching") == "1"
+    });
     monitor.check_stats(
         "stats",
         &[

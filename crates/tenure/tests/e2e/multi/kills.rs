@@ -292,7 +292,8 @@ fn a_killed_frontend_gives_back_what_its_clients_held() {
         }
         multi.wait_for_next(&killed);
         wait_until("its clients are not counted", || kept.stat("stats", "current-connections") == "1");
-        kept.check_stats("stats", &[("current-waiting", "0"), ("current-workers", "1"), ("current-tubes", "5")]);
+        wait_until("their tubes are gone", || kept.stat("stats", "current-tubes") == "5");
+        kept.check_stats("stats", &[("current-waiting", "0"), ("current-workers", "1")]);
         let mut next = multi.connect_to(number);
         let id = put_into(&mut next, "right", 0, "n");
         kept.check(format!("delete {id}\r\n"), "DELETED\r\n");
