@@ -1,7 +1,10 @@
 //! What the supervisor hands to owners and frontends besides their slots.
 
+use crate::error::ServeError;
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::path::PathBuf;
+use supervisor::Start;
 use tubes_link::PartitionMap;
 use tubes_store::SyncMode;
 
@@ -44,7 +47,12 @@ impl ChildLog {
 }
 
 impl ChildOptions {
-    pub(crate) fn partition_map(&self, owners: u16) -> Option<PartitionMap> {
-        PartitionMap::new(&self.map, owners, self.single_ids_below)
+    /// What a start message says besides the slot, and the map of partitions that follows from it.
+    pub(crate) fn of(start: &Start) -> Result<(ChildOptions, PartitionMap), ServeError> {
+        let options: ChildOptions = serde_json::from_value(start.options.clone())
+            .map_err(|error| ServeError::system("read the start message", io::Error::other(error)))?;
+        let map = PartitionMap::new(&options.map, start.owners, options.single_ids_below)
+            .ok_or_else(|| ServeError::system("read the map of partitions", io::Error::other("it does not fit")))?;
+        Ok((options, map))
     }
 }

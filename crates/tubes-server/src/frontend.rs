@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 use supervisor::{Child, FailureCause, FromChild, Instance, Instruction, Pages, Role, Start, ToChild};
 use tubes_core::{Now, SessionId};
-use tubes_link::{ClientId, Link, Router, RouterOptions, ToFrontend, ToOwner, Wires};
+use tubes_link::{ClientId, Router, RouterOptions, ToFrontend, ToOwner, Wires};
 use tubes_protocol::{Command, CommandCounts, Limits, Reply};
 
 const EVENTS_PER_TURN: usize = 1024;
@@ -313,11 +313,7 @@ fn bodies_max(job_bytes_max: u32) -> u32 {
 impl Frontend {
     fn begin(mut child: Child, start: Start) -> Result<Frontend, ServeError> {
         crate::accept::raise_limit();
-        let options: ChildOptions = serde_json::from_value(start.options.clone())
-            .map_err(|error| ServeError::system("read the start message", io::Error::other(error)))?;
-        let map = options
-            .partition_map(start.owners)
-            .ok_or_else(|| ServeError::system("read the map of partitions", io::Error::other("it does not fit")))?;
+        let (options, map) = ChildOptions::of(&start)?;
         let poll = Poll::new().map_err(|source| ServeError::system("set up polling", source))?;
         poll.registry()
             .register(&mut SourceFd(&child.as_fd().as_raw_fd()), CONTROL, Interest::READABLE)
@@ -524,17 +520,11 @@ impl Frontend {
                 ToChild::Link { peer, socket } => {
                     let owner = usize::from(peer.slot);
                     self.forget(owner, &LinkLost::Closed);
-                    let link = Link {
-                        own_slot: self.instance.slot,
-                        own_generation: self.instance.generation,
-                        peer_slot: peer.slot,
-                        peer_generation: peer.generation,
-                    };
                     #[cfg(feature = "trace")]
                     if let Some(trace) = &mut self.ways.trace {
                         trace.linked(peer.slot, peer.generation);
                     }
-                    let end = LinkEnd::new(socket, link, self.poll.registry(), Token(LINKS + owner))?;
+                    let end = LinkEnd::new(socket, &self.instance, &peer, self.poll.registry(), Token(LINKS + owner))?;
                     self.ways.links[owner] = Some(end);
                     self.ways.with(&mut self.clients.outputs, |router, reach| {
                         router.owner_up(now_ns, peer.slot, reach);

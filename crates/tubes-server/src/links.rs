@@ -35,13 +35,20 @@ pub(crate) enum LinkLost {
 }
 
 impl LinkEnd {
-    /// Takes over a socket that the supervisor has made.
+    /// Takes over a socket that the supervisor has made, from `own` process to `peer`.
     pub(crate) fn new(
         socket: std::os::unix::net::UnixStream,
-        link: Link,
+        own: &Instance,
+        peer: &Instance,
         registry: &Registry,
         token: Token,
     ) -> Result<Self, ServeError> {
+        let link = Link {
+            own_slot: own.slot,
+            own_generation: own.generation,
+            peer_slot: peer.slot,
+            peer_generation: peer.generation,
+        };
         let register = || {
             socket.set_nonblocking(true)?;
             let mut stream = UnixStream::from_std(socket);

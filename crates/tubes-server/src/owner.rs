@@ -19,7 +19,7 @@ use supervisor::lock::{LOCK_WAIT, Lock};
 use supervisor::{Child, FailureCause, FromChild, Instance, Instruction, Pages, Role, Start, ToChild};
 use tubes_core::journal::Replay;
 use tubes_core::{Engine, EngineOptions, Now};
-use tubes_link::{Broken, Host, HostOut, Link, Writer};
+use tubes_link::{Broken, Host, HostOut, Writer};
 use tubes_store::LogError;
 
 const EVENTS_PER_TURN: usize = 1024;
@@ -91,11 +91,7 @@ impl HostOut for Wires {
 impl Owner {
     fn begin(child: Child, start: Start) -> Result<Owner, ServeError> {
         crate::accept::raise_limit();
-        let options: ChildOptions = serde_json::from_value(start.options.clone())
-            .map_err(|error| ServeError::system("read the start message", io::Error::other(error)))?;
-        let map = options
-            .partition_map(start.owners)
-            .ok_or_else(|| ServeError::system("read the map of partitions", io::Error::other("it does not fit")))?;
+        let (options, map) = ChildOptions::of(&start)?;
         let lock = match &start.slot_lock {
             None => None,
             Some(path) => Some(
@@ -104,16 +100,11 @@ impl Owner {
             ),
         };
         let poll = Poll::new().map_err(|source| ServeError::system("set up polling", source))?;
-        let register = |token| {
-            move |source| {
-                let _ = token;
-                ServeError::system("register an event source", source)
-            }
-        };
+        let register = |source| ServeError::system("register an event source", source);
         poll.registry()
             .register(&mut SourceFd(&child.as_fd().as_raw_fd()), CONTROL, Interest::READABLE)
-            .map_err(register(CONTROL))?;
-        let waker = mio::Waker::new(poll.registry(), SYNCED).map_err(register(SYNCED))?;
+            .map_err(register)?;
+        let waker = mio::Waker::new(poll.registry(), SYNCED).map_err(register)?;
         let now = clock::now();
         let slot = start.instance.slot;
         let mut engine = Engine::new(EngineOptions {
@@ -333,17 +324,11 @@ impl Owner {
                 ToChild::Link { peer, socket } => {
                     let frontend = usize::from(peer.slot);
                     self.forget(frontend, &LinkLost::Closed);
-                    let link = Link {
-                        own_slot: self.instance.slot,
-                        own_generation: self.instance.generation,
-                        peer_slot: peer.slot,
-                        peer_generation: peer.generation,
-                    };
                     #[cfg(feature = "trace")]
                     if let Some(trace) = &mut self.wires.trace {
                         trace.linked(peer.slot, peer.generation);
                     }
-                    let end = LinkEnd::new(socket, link, self.poll.registry(), Token(frontend))?;
+                    let end = LinkEnd::new(socket, &self.instance, &peer, self.poll.registry(), Token(frontend))?;
                     self.wires.links[frontend] = Some(end);
                     self.read(frontend);
                 }
