@@ -234,6 +234,38 @@ fn a_restart_may_lose_what_nobody_has_heard_of() {
     honest(&[BEGIN, PUT, put, &restart(&with_it)]);
 }
 
+/// A start counts the whole ms that are left from its own instant, and its trace rounds the end up.
+#[test]
+fn a_delay_that_goes_on_behind_a_restart_ends_within_a_ms_that_is_not_whole() {
+    let delayed = "
+        invoke 2 1 3000 put 5 1 10 2 cc
+        F sent f0.1 12 1 0.1
+        A answer 0.1 0.1.12 # 3100 INSERTED 64
+        A turn 0.1 3150
+        F said f0.1 12 # 3200 1
+        ok 2 1 3300 INSERTED 64
+        A start 0.2 500622714
+        A found 0.2 64 default cc 10 delayed 5 1 1002 0 0 0
+        A turn 0.2 500622714
+        A told 0.2 0.1.12 # 500700000 use default
+        A told 0.2 0.1.12 # 500700000 watch default
+        A turn 0.2 500700000";
+    let served_at = |at_ns: u64| {
+        format!(
+            "invoke 2 2 {0} reserve-with-timeout 0
+            F asks f0.1 12 2 0.2 0
+            A served 0.2 0.1.12 # {at_ns} 0 RESERVED 64 2
+            A turn 0.2 {1}
+            F said f0.1 12 # {1} 2
+            ok 2 2 {1} RESERVED 64 2 cc",
+            at_ns - 1000,
+            at_ns + 1000
+        )
+    };
+    honest(&[BEGIN, delayed, &served_at(1_001_700_000)]);
+    forged(Kind::Early, &[BEGIN, delayed, &served_at(1_001_600_000)]);
+}
+
 #[test]
 fn a_restart_may_know_a_part_of_a_kick_in_its_order() {
     let kick = "

@@ -86,7 +86,9 @@ pub(super) fn recovered_job(before: &Model, now: Moment, id: u64, found: &Found)
         _ => LoggedState::Ready,
     };
     if job.state.state == LoggedState::Delayed {
-        job.state.due_ms = found.due_ms;
+        // A start counts whole ms on from its own instant, and what it says of the end is rounded up: unless it began with
+        // a ms, the last one is not whole.
+        job.state.due_ms = found.due_ms - u64::from(!now.boot_ns.is_multiple_of(MS_NS)).min(found.due_ms);
     }
     job
 }
