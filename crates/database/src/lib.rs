@@ -50,8 +50,8 @@ impl Kind {
 
 /// How long a transaction may take.
 ///
-/// On PostgreSQL the server enforces them, for this transaction only. On SQLite `statement` bounds each statement, and
-/// `lock` how long the database waits for a lock of another process; the others have no meaning there.
+/// On PostgreSQL the server enforces them, for this transaction only. On SQLite, `statement` bounds each statement, and
+/// `lock` the wait for a lock that a foreign program has on the file; the others have no meaning there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// One statement (`statement_timeout`).

@@ -11,4 +11,11 @@ pub struct Notice {
 
 /// Sends and hears hints.
 #[derive(Debug, Clone)]
-pub struct Notices(std::convert::Infallible);
+pub struct Notices(());
+
+impl Notices {
+    /// Within this process only.
+    pub(crate) fn local() -> Self {
+        Self(())
+    }
+}
