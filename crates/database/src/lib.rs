@@ -94,7 +94,10 @@ impl Database {
     /// What the script returned, or why a statement or the commit failed; then nothing was written, unless
     /// the class is [`Class::Unknown`].
     pub async fn run_once<T: Send + 'static>(&self, script: Script<T>) -> Result<T, DbError> {
-        self.run_with(Limits::default(), script).await
+        match self {
+            Self::Postgres(database) => database.run_once(script).await,
+            Self::Sqlite(database) => database.run_with(Limits::default(), script).await,
+        }
     }
 
     /// As [`Database::run_once`], within these limits.

@@ -1,0 +1,104 @@
+//! Connections that are lent for one script at a time.
+//!
+//! Owns: how many there are, how long one is waited for, and which ones are given up: those that a call has spoiled, and
+//! all that were made before the server was found to be another one or to only read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use database_core::{Class, DbError};
+use deadpool::Runtime;
+use deadpool::managed::{self, Metrics, PoolError, RecycleError, RecycleResult};
+
+use super::connection::Connection;
+use super::connector::Connector;
+
+/// Fewest connections: one for what is long, one for what waits for a lock, one for the rest.
+pub(super) const SIZE_MIN: usize = 3;
+
+/// The pool.
+#[derive(Debug, Clone)]
+pub(super) struct Pool {
+    connections: managed::Pool<Maker>,
+    wait: Duration,
+}
+
+/// A connection on loan. It goes back when dropped.
+pub(super) type Loan = managed::Object<Maker>;
+
+/// Makes connections and looks them over before they are lent again.
+#[derive(Debug)]
+pub(super) struct Maker {
+    connector: Connector,
+    /// Raised to give up all connections that were made before.
+    generation: AtomicU64,
+}
+
+/// A connection of the pool.
+#[derive(Debug)]
+pub(super) struct Pooled {
+    pub(super) connection: Connection,
+    generation: u64,
+}
+
+impl managed::Manager for Maker {
+    type Type = Pooled;
+    type Error = DbError;
+
+    async fn create(&self) -> Result<Pooled, DbError> {
+        let generation = self.generation.load(Ordering::Acquire);
+        Ok(Pooled { connection: self.connector.connect().await?, generation })
+    }
+
+    async fn recycle(&self, pooled: &mut Pooled, _: &Metrics) -> RecycleResult<DbError> {
+        if !pooled.connection.is_usable() {
+            return Err(RecycleError::message("closed"));
+        }
+        let is_elsewhere = self.connector.is_elsewhere(pooled.connection.identity());
+        if pooled.generation != self.generation.load(Ordering::Acquire) || is_elsewhere {
+            return Err(RecycleError::message("leads to a server that was left"));
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// Opens nothing yet.
+    pub(super) fn new(connector: Connector, size: usize, wait: Duration) -> Self {
+        let connections = managed::Pool::builder(Maker { connector, generation: AtomicU64::new(0) })
+            .max_size(size)
+            .wait_timeout(Some(wait))
+            .runtime(Runtime::Tokio1)
+            .build()
+            .expect("a runtime is named, as limits of time need it");
+        Self { connections, wait }
+    }
+
+    /// A connection that works as far as is known; waits for one if all are lent.
+    pub(super) async fn get(&self) -> Result<Loan, DbError> {
+        self.connections.get().await.map_err(|error| match error {
+            PoolError::Backend(error) => error,
+            PoolError::Closed => DbError::new(Class::Unavailable, "the pool is closed"),
+            // Making a connection is bounded by its connector.
+            PoolError::Timeout(_) | PoolError::NoRuntimeSpecified | PoolError::PostCreateHook(_) => DbError::new(
+                Class::Exhausted,
+                format!(
+                    "all {} connections of the pool were in use for {} ms ([database] pool_size)",
+                    self.connections.status().max_size,
+                    self.wait.as_millis()
+                ),
+            ),
+        })
+    }
+
+    /// After an error of a connection: those that lead to the same server may have to go too.
+    pub(super) fn learn(&self, error: &DbError) {
+        if error.class == Class::ReadOnly {
+            self.connections.manager().generation.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.connections.close();
+    }
+}
