@@ -75,10 +75,70 @@ pub enum Problem {
         /// Where the value stands.
         origin: Origin,
         /// The option.
-        key: &'static str,
-        /// What was written there.
+        key: String,
+        /// What was written there; never a secret.
         given: String,
         /// What would be right, with an example.
         expected: String,
     },
+    /// A section with a name says what cannot be.
+    #[error("{origin}: [{entry}] {wrong}")]
+    Entry {
+        /// Where the section begins.
+        origin: Origin,
+        /// Its kind and name.
+        entry: String,
+        /// What is wrong and what would be right, in words that follow its name.
+        wrong: String,
+    },
+    /// Values that are right by themselves do not fit together.
+    #[error("{origin}: {wrong}")]
+    Rule {
+        /// Where one of them stands.
+        origin: Origin,
+        /// Which, and what would be right.
+        wrong: String,
+    },
+    /// A variable that is meant for a section that no variable can set.
+    #[error("{name}: {section} cannot be set by a variable; write it into the configuration file")]
+    NotByVariable {
+        /// The variable.
+        name: String,
+        /// The section.
+        section: String,
+    },
+    /// An option that cannot be set in the database.
+    #[error("{origin}: {key} cannot be set in the database; {hint}")]
+    NotInDatabase {
+        /// Who tried.
+        origin: Origin,
+        /// The option or section.
+        key: String,
+        /// Where it can be set.
+        hint: String,
+    },
+}
+
+impl Problem {
+    /// Order in which problems are told: the file from its top, then the rest as it was found.
+    pub(crate) fn place(&self) -> (u8, usize) {
+        match self {
+            Self::Unreadable { .. } => (0, 0),
+            Self::Syntax { origin, .. }
+            | Self::Unknown { origin, .. }
+            | Self::Value { origin, .. }
+            | Self::Entry { origin, .. }
+            | Self::Rule { origin, .. }
+            | Self::NotInDatabase { origin, .. } => match origin {
+                Origin::File(_, line) => (0, *line),
+                _ => (1, 0),
+            },
+            Self::UnknownVariable { .. } | Self::NotByVariable { .. } => (1, 0),
+        }
+    }
+
+    /// Whether the value of this option is what is wrong.
+    pub(crate) fn is_about(&self, option: &str) -> bool {
+        matches!(self, Self::Value { key, .. } if key == option)
+    }
 }

@@ -6,9 +6,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeString, DeTable, DeValue};
 
-use crate::options::{Given, OptionInfo, options};
+use crate::names::nearest;
+use crate::options::{OptionInfo, options};
+use crate::sections::{SectionInfo, section_kinds};
+use crate::value::{Value, key_part};
 use crate::{Config, ConfigError, Origin, Problem};
 
 /// The variable that names the file.
@@ -63,13 +66,13 @@ where
         Err(problem) => problems.push(problem),
     }
     apply_variables(&mut config, &environment, &mut problems);
-    if problems.is_empty() { Ok(config) } else { Err(ConfigError { problems }) }
+    config.finish(problems)
 }
 
 /// Sets `key` from a text that may stand for any type.
 pub(crate) fn set_text(config: &mut Config, key: &str, text: &str, origin: Origin) -> Result<(), Problem> {
     match options().iter().find(|option| option.key == key) {
-        Some(option) => set(config, option, Given::Words(text), origin),
+        Some(option) => set(config, option, &Value::Words(text.to_owned()), origin),
         None => Err(Problem::Unknown { origin, what: "key", name: key.to_owned(), hint: nearest_key(key) }),
     }
 }
@@ -120,41 +123,86 @@ fn apply_file(config: &mut Config, path: &Path, text: &str, problems: &mut Vec<P
             return;
         }
     };
-    let mut problems_at = Vec::new();
     for (name, value) in table.get_ref() {
         let section = name.get_ref().as_ref();
-        if !is_section(section) {
-            apply_entry(config, None, name, value, &origin, &mut problems_at);
-        } else if let DeValue::Table(entries) = value.get_ref() {
-            for (name, value) in entries {
-                apply_entry(config, Some(section), name, value, &origin, &mut problems_at);
+        let info = SectionInfo::find(section);
+        match (info, value.get_ref()) {
+            (Some(info), DeValue::Table(entries)) => apply_named(config, info, entries, &origin, problems),
+            (None, DeValue::Table(entries)) if is_section(section) => {
+                for (name, value) in entries {
+                    apply_entry(config, Some(section), name, value, &origin, problems);
+                }
             }
-        } else {
-            let problem = Problem::Unknown {
+            (None, _) if !is_section(section) => apply_entry(config, None, name, value, &origin, problems),
+            _ => problems.push(Problem::Unknown {
                 origin: origin(name.span()),
                 what: "key",
                 name: section.to_owned(),
-                hint: format!("[{section}] is a section"),
-            };
-            problems_at.push((name.span().start, problem));
+                hint: format!("{} is a section", info.map_or(format!("[{section}]"), SectionInfo::heading)),
+            }),
         }
     }
-    // The parser hands keys out in alphabetic order; people read from the top.
-    problems_at.sort_by_key(|(at, _)| *at);
-    problems.extend(problems_at.into_iter().map(|(_, problem)| problem));
+}
+
+/// Gathers the entries of a kind of sections with names.
+fn apply_named(
+    config: &mut Config,
+    info: &'static SectionInfo,
+    entries: &DeTable<'_>,
+    origin: &dyn Fn(Range<usize>) -> Origin,
+    problems: &mut Vec<Problem>,
+) {
+    let values = |table: &DeTable<'_>| {
+        let value = |(key, value): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
+            (key.get_ref().to_string(), Value::of_toml(value.get_ref()), origin(value.span()))
+        };
+        table.iter().map(value).collect::<Vec<_>>()
+    };
+    for (name, value) in entries {
+        let at = origin(name.span());
+        let entry = || format!("{}.{}", info.kind, key_part(name.get_ref()));
+        let sections = match value.get_ref() {
+            DeValue::Table(table) => vec![values(table)],
+            DeValue::Array(list) if !list.is_empty() => {
+                let tables: Option<Vec<_>> = list.iter().map(|value| value.get_ref().as_table().map(values)).collect();
+                match tables {
+                    Some(tables) if info.is_repeated => tables,
+                    Some(_) => {
+                        let wrong = format!("stands in double brackets; write it once, as [{}]", entry());
+                        problems.push(Problem::Entry { origin: at, entry: entry(), wrong });
+                        continue;
+                    }
+                    None => {
+                        problems.push(not_an_entry(info, at, entry()));
+                        continue;
+                    }
+                }
+            }
+            _ => {
+                problems.push(not_an_entry(info, at, entry()));
+                continue;
+            }
+        };
+        config.raw.put(info, name.get_ref(), at, sections);
+    }
+}
+
+fn not_an_entry(info: &SectionInfo, origin: Origin, name: String) -> Problem {
+    let hint = format!("what stands in {} has a name of its own between the brackets", info.heading());
+    Problem::Unknown { origin, what: "key", name, hint }
 }
 
 fn apply_entry(
     config: &mut Config,
     section: Option<&str>,
-    name: &Spanned<std::borrow::Cow<'_, str>>,
+    name: &Spanned<DeString<'_>>,
     value: &Spanned<DeValue<'_>>,
     origin: &dyn Fn(Range<usize>) -> Origin,
-    problems: &mut Vec<(usize, Problem)>,
+    problems: &mut Vec<Problem>,
 ) {
     let key = section.map_or_else(|| name.get_ref().to_string(), |section| format!("{section}.{}", name.get_ref()));
     let result = match options().iter().find(|option| option.key == key) {
-        Some(option) => set(config, option, given(value.get_ref()), origin(value.span())),
+        Some(option) => set(config, option, &Value::of_toml(value.get_ref()), origin(value.span())),
         None if section.is_none() && value.get_ref().is_table() => Err(Problem::Unknown {
             origin: origin(name.span()),
             what: "section",
@@ -163,55 +211,51 @@ fn apply_entry(
         }),
         None => Err(Problem::Unknown { origin: origin(name.span()), what: "key", hint: nearest_key(&key), name: key }),
     };
-    problems.extend(result.err().map(|problem| (name.span().start, problem)));
+    problems.extend(result.err());
 }
 
 fn apply_variables(config: &mut Config, environment: &[(String, String)], problems: &mut Vec<Problem>) {
     let mut variables: Vec<_> = environment.iter().filter(|(name, _)| name.starts_with("TENURE_")).collect();
     variables.sort(); // the environment has no order, but messages should
+    let (aliases, variables): (Vec<_>, Vec<_>) =
+        variables.into_iter().partition(|(name, _)| options().iter().any(|option| option.alias() == Some(name)));
     for (name, value) in variables {
-        let origin = Origin::Variable(name.clone());
+        let words = Value::Words(value.clone());
         if let Some(option) = options().iter().find(|option| option.variable() == *name) {
-            problems.extend(set(config, option, Given::Words(value), origin).err());
+            problems.extend(set(config, option, &words, Origin::Variable(name.clone())).err());
+        } else if let Some(info) = section_kinds().iter().find(|info| is_in(info, name)) {
+            problems.push(Problem::NotByVariable { name: name.clone(), section: info.heading() });
         } else if name.contains("__") {
             // Without the two underscores it may be anybody's, with them it was meant for us.
             problems.push(Problem::UnknownVariable { name: name.clone(), hint: nearest_variable(name) });
         }
     }
+    // Behind the others, because they win.
+    for (name, value) in aliases.into_iter().filter(|(_, value)| !value.is_empty()) {
+        if let Some(option) = options().iter().find(|option| option.alias() == Some(name)) {
+            problems.extend(set(config, option, &Value::Words(value.clone()), Origin::Variable(name.clone())).err());
+        }
+    }
 }
 
-fn set(config: &mut Config, option: &OptionInfo, given: Given<'_>, origin: Origin) -> Result<(), Problem> {
+/// Whether a variable can only mean an entry of this kind.
+fn is_in(info: &SectionInfo, variable: &str) -> bool {
+    let rest = variable.strip_prefix("TENURE_").and_then(|rest| rest.strip_prefix(&info.kind.to_ascii_uppercase()));
+    rest.is_some_and(|rest| rest.starts_with("__"))
+}
+
+pub(crate) fn set(config: &mut Config, option: &OptionInfo, given: &Value, origin: Origin) -> Result<(), Problem> {
     match option.set(config, given) {
         Ok(()) => {
             config.origins.insert(option.key, origin);
             Ok(())
         }
-        Err(expected) => {
-            Err(Problem::Value { origin, key: option.key, given: describe(given), expected: expected.to_owned() })
-        }
-    }
-}
-
-fn given<'a>(value: &'a DeValue<'_>) -> Given<'a> {
-    match value {
-        DeValue::String(text) => Given::Text(text),
-        // Other radixes and separators are numbers too, but no option needs them.
-        DeValue::Integer(number) if number.radix() == 10 => Given::Integer(number.as_str()),
-        DeValue::Integer(_) => Given::Other("a number that is not decimal"),
-        DeValue::Boolean(value) => Given::Boolean(*value),
-        DeValue::Float(_) => Given::Other("a number with a fraction"),
-        DeValue::Datetime(_) => Given::Other("a date or time"),
-        DeValue::Array(_) => Given::Other("a list"),
-        DeValue::Table(_) => Given::Other("a table"),
-    }
-}
-
-fn describe(given: Given<'_>) -> String {
-    match given {
-        Given::Text(text) | Given::Words(text) => format!("{text:?}"),
-        Given::Integer(text) => format!("the number {text}"),
-        Given::Boolean(value) => value.to_string(),
-        Given::Other(kind) => kind.to_owned(),
+        Err(expected) => Err(Problem::Value {
+            origin,
+            key: option.key.to_owned(),
+            given: if option.is_secret() { "a value that is not shown".to_owned() } else { given.describe() },
+            expected: expected.to_owned(),
+        }),
     }
 }
 
@@ -225,20 +269,23 @@ fn sections() -> Vec<&'static str> {
     sections
 }
 
-fn is_section(name: &str) -> bool {
+pub(crate) fn is_section(name: &str) -> bool {
     sections().contains(&name)
 }
 
-fn nearest_section(name: &str) -> String {
-    let all = || sections().iter().map(|section| format!("[{section}]")).collect::<Vec<_>>().join(", ");
-    match nearest(name, sections()) {
-        Some(section) => format!("did you mean [{section}]?"),
+pub(crate) fn nearest_section(name: &str) -> String {
+    let kinds = || section_kinds().iter().map(|info| info.kind);
+    let heading = |name: &str| SectionInfo::find(name).map_or(format!("[{name}]"), SectionInfo::heading);
+    let known: Vec<_> = sections().into_iter().chain(kinds()).collect();
+    let all = || known.iter().map(|name| heading(name)).collect::<Vec<_>>().join(", ");
+    match nearest(name, known.clone()) {
+        Some(section) => format!("did you mean {}?", heading(section)),
         None => format!("the sections are {}", all()),
     }
 }
 
 /// Looks in the key's own section first, then for the same name elsewhere.
-fn nearest_key(key: &str) -> String {
+pub(crate) fn nearest_key(key: &str) -> String {
     let (section, name) = key.split_once('.').map_or((None, key), |(section, name)| (Some(section), name));
     let own = || options().iter().filter(move |option| option.section_and_name().0 == section);
     if let Some(found) = nearest(name, own().map(|option| option.section_and_name().1).collect()) {
@@ -263,15 +310,4 @@ fn nearest_variable(name: &str) -> String {
         Some(variable) => format!("did you mean {variable}?"),
         None => "variables are named TENURE_SECTION__KEY after the options".to_owned(),
     }
-}
-
-/// The candidate with the fewest typing mistakes, if they are few for the length of the word.
-fn nearest<'a>(word: &str, candidates: Vec<&'a str>) -> Option<&'a str> {
-    let mistakes_max = 1.max(word.len() / 3);
-    candidates
-        .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
-        .filter(|(mistakes, _)| *mistakes <= mistakes_max)
-        .min_by_key(|(mistakes, _)| *mistakes)
-        .map(|(_, candidate)| candidate)
 }

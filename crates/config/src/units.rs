@@ -120,18 +120,97 @@ impl Display for RestartLimit {
     }
 }
 
+/// How much of a whole; a fraction with at most six digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Ratio {
+    millionths: u32,
+}
+
+impl Ratio {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let millionths = u32::try_from(parse_millionths(text)?).ok()?;
+        (millionths <= 1_000_000).then_some(Self { millionths })
+    }
+
+    /// In millionths of the whole, at most a million.
+    #[must_use]
+    pub const fn millionths(self) -> u32 {
+        self.millionths
+    }
+}
+
+impl Display for Ratio {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&show_millionths(u64::from(self.millionths)))
+    }
+}
+
+/// An amount of the one currency in which this installation reckons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Money {
+    micro_units: u64,
+}
+
+impl Money {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        parse_millionths(text).map(|micro_units| Self { micro_units })
+    }
+
+    /// In millionths of the currency.
+    #[must_use]
+    pub const fn micro_units(self) -> u64 {
+        self.micro_units
+    }
+}
+
+impl Display for Money {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&show_millionths(self.micro_units))
+    }
+}
+
+/// A day of the calendar; where a moment is meant, its first in UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Day {
+    /// Year of our era.
+    pub year: u16,
+    /// Month, from 1.
+    pub month: u8,
+    /// Day of the month, from 1.
+    pub day: u8,
+}
+
+impl Day {
+    /// Understands `YYYY-MM-DD`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let moment: toml::value::Datetime = text.parse().ok()?;
+        match (moment.date, moment.time, moment.offset) {
+            (Some(date), None, None) => Some(Self { year: date.year, month: date.month, day: date.day }),
+            _ => None,
+        }
+    }
+}
+
+impl Display for Day {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)
+    }
+}
+
 /// A choice among names; each is written as the configuration writes it.
 macro_rules! choice {
     ($(#[$about:meta])* $name:ident { $($(#[$meaning:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum $name { $($(#[$meaning])* $variant,)+ }
 
         impl $name {
-            #[cfg(test)]
-            pub(crate) const NAMES: &'static [&'static str] = &[$($text),+];
+            /// As a configuration writes them.
+            pub const NAMES: &'static [&'static str] = &[$($text),+];
 
-            pub(crate) fn parse(text: &str) -> Option<Self> {
+            /// The choice that `text` names.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
                 match text {
                     $($text => Some(Self::$variant),)+
                     _ => None,
@@ -183,6 +262,54 @@ choice! {
     }
 }
 
+choice! {
+    /// What a commit to SQLite survives.
+    DatabaseSync {
+        /// Loss of power.
+        Full = "full",
+        /// The end of the process; the last commits may be lost with the power.
+        Normal = "normal",
+    }
+}
+
+choice! {
+    /// What stands between us and PostgreSQL.
+    Pooler {
+        /// Nothing; a pooler that is found there is refused where it would do harm.
+        None = "none",
+        /// A pooler that keeps a server connection for each of ours.
+        Session = "session",
+    }
+}
+
+choice! {
+    /// What a key may do.
+    Scope {
+        /// See everything but secrets.
+        Read = "read",
+        /// Change definitions.
+        Write = "write",
+        /// Start, signal and end work.
+        Execute = "execute",
+        /// Take steps and finish them.
+        Worker = "worker",
+        /// Publish events.
+        Events = "events",
+        /// Everything.
+        Admin = "admin",
+    }
+}
+
+choice! {
+    /// Whose use a quota counts.
+    QuotaPer {
+        /// Each key's own.
+        Key = "key",
+        /// Each definition's own.
+        Definition = "definition",
+    }
+}
+
 /// A whole number and a unit, such as `50ms` or `300s`.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     parse_with_unit(text, &DURATION_UNITS).map(Duration::from_millis)
@@ -217,6 +344,41 @@ fn show_with_unit(value: u64, units: &[(&str, u64)], zero: &str) -> String {
     let (name, factor) =
         units.iter().find(|(_, factor)| value.is_multiple_of(*factor)).unwrap_or(&units[units.len() - 1]);
     format!("{}{name}", value / factor)
+}
+
+/// A number that is not negative, with at most six digits behind the point, in millionths.
+fn parse_millionths(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    if whole.is_empty() || fraction.is_empty() || fraction.len() > 6 {
+        return None;
+    }
+    let millionths = parse_digits(&format!("{fraction:0<6}"))?;
+    let sum = parse_digits(whole)?.checked_mul(1_000_000)?.checked_add(millionths)?;
+    // What is stored in a database must fit its largest number.
+    i64::try_from(sum).is_ok().then_some(sum)
+}
+
+/// Without needless digits.
+fn show_millionths(millionths: u64) -> String {
+    let text = format!("{}.{:06}", millionths / 1_000_000, millionths % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// The address of a web server: `http://` or `https://`, a host, perhaps a port and a path. No user, no question mark.
+pub(crate) fn parse_http_url(text: &str) -> Option<String> {
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
+    let is_plain = rest.bytes().all(|byte| byte.is_ascii_graphic() && !b"@?#\"<>\\".contains(&byte));
+    let host = rest.split('/').next().unwrap_or_default();
+    let has_host = !host.is_empty() && !host.starts_with(':');
+    let has_port = match host.rsplit_once(':') {
+        Some((before, port)) if !before.contains(':') || before.ends_with(']') => {
+            parse_digits(port).is_some_and(|port| (1..=65_535).contains(&port))
+        }
+        // An address of IPv6 needs brackets, so that its last group is not taken for a port.
+        Some(_) => host.starts_with('[') && host.ends_with(']'),
+        None => true,
+    };
+    (is_plain && has_host && has_port).then(|| text.trim_end_matches('/').to_owned())
 }
 
 /// Decimal digits only: no sign, no separator.
@@ -272,6 +434,59 @@ mod tests {
         }
         for text in ["", "5", "5/", "/30", "5/0", "5/30s", "-1/30", "5/30/1", "4294967296/1"] {
             assert_eq!(RestartLimit::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn fractions_are_exact_to_the_sixth_digit() {
+        for (text, millionths) in [("1", 1_000_000), ("0", 0), ("0.1", 100_000), ("2.50", 2_500_000), ("0.000001", 1)] {
+            assert_eq!(parse_millionths(text), Some(millionths), "{text}");
+        }
+        for text in ["", ".", "1.", ".5", "-1", "+1", "1e3", "0.0000001", "1,5", "1.+5", "18446744073709551615", "inf"]
+        {
+            assert_eq!(parse_millionths(text), None, "{text}");
+        }
+        assert_eq!(Money::parse("2.50").unwrap().to_string(), "2.5");
+        assert_eq!(Ratio::parse("1.0").unwrap().to_string(), "1");
+        assert_eq!(Ratio::parse("1.000001"), None);
+    }
+
+    #[test]
+    fn a_day_is_a_date_of_the_calendar_alone() {
+        assert_eq!(Day::parse("2026-02-28").unwrap().to_string(), "2026-02-28");
+        assert!(Day::parse("2026-02-28") < Day::parse("2026-03-01"));
+        for text in ["", "2026", "2026-02-30", "2026-02-28T10:00:00Z", "2026-02-28T10:00:00", "10:00:00", "28.02.2026"]
+        {
+            assert_eq!(Day::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_a_web_server_has_a_host_and_no_password() {
+        for text in
+            ["http://127.0.0.1:7070", "https://tenure.example", "http://[::1]:7070", "http://[::1]", "http://h/a/b"]
+        {
+            assert_eq!(parse_http_url(text).as_deref(), Some(text));
+        }
+        assert_eq!(parse_http_url("http://h:1/").as_deref(), Some("http://h:1"));
+        for text in [
+            "",
+            "127.0.0.1:7070",
+            "ftp://h",
+            "http://",
+            "http:///a",
+            "http://:7070",
+            "http://h:0",
+            "http://h:70700",
+            "http://h:",
+            "http://::1:7070",
+            "http://u:p@h",
+            "http://h?a=b",
+            "http://h/#a",
+            "http://h h",
+            "HTTP://h",
+        ] {
+            assert_eq!(parse_http_url(text), None, "{text}");
         }
     }
 }

@@ -1,60 +1,17 @@
 //! What is in force, where it came from, and what is said when it cannot be.
 
+mod common;
+
 use std::fs;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use expect_test::{Expect, expect};
-use tenure_config::{Config, ConfigError, Listen, LoadOptions, Origin, Sync, load};
-
-/// A folder for one test, removed when it is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("tenure-config-{}-{number}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, text).unwrap();
-        path
-    }
-
-    fn load(&self, explicit: Option<&str>, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
-        load(LoadOptions {
-            explicit: explicit.map(PathBuf::from),
-            environment: variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
-            folder: self.0.clone(),
-            system_file: self.0.join("etc/tenure.toml"),
-        })
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-#[track_caller]
-fn check_error(file: &str, variables: &[(&str, &str)], expected: &Expect) {
-    let folder = Folder::new();
-    folder.write("tenure.toml", file);
-    let error = folder.load(Some("tenure.toml"), variables).unwrap_err();
-    assert_eq!(error.exit_code(), 78);
-    expected.assert_eq(&error.to_string());
-}
+use common::{Folder, check_error};
+use expect_test::expect;
+use tenure_config::{Config, Listen, Origin, Sync};
 
 #[test]
 fn without_anything_the_defaults_hold() {
-    let config = Folder::new().load(None, &[("PATH", "/bin"), ("TENURE_URL", "not ours")]).unwrap();
+    let config = Folder::new().load(None, &[("PATH", "/bin"), ("TENURE_KEY", "not ours"), ("TENURE_URL", "")]).unwrap();
     assert_eq!(config, Config::default());
     assert_eq!(config.tubes.listen, Listen::Tcp { host: "127.0.0.1".into(), port: 11_300 });
     assert_eq!(config.tubes.sync, Sync::Every(Duration::from_millis(50)));
@@ -78,10 +35,10 @@ fn a_flag_wins_over_a_variable_over_the_file_and_each_is_told() {
     assert_eq!(
         told,
         [
-            ("user", "\"a\"".to_owned(), Origin::File(path.clone(), 1)),
-            ("tubes.owners", "5".to_owned(), Origin::Flag("--owners")),
-            ("tubes.frontends", "4".to_owned(), Origin::Variable("TENURE_TUBES__FRONTENDS".into())),
-            ("tubes.persist", "false".to_owned(), Origin::File(path, 6)),
+            ("user".to_owned(), "\"a\"".to_owned(), Origin::File(path.clone(), 1)),
+            ("tubes.owners".to_owned(), "5".to_owned(), Origin::Flag("--owners")),
+            ("tubes.frontends".to_owned(), "4".to_owned(), Origin::Variable("TENURE_TUBES__FRONTENDS".into())),
+            ("tubes.persist".to_owned(), "false".to_owned(), Origin::File(path, 6)),
         ]
     );
 }
@@ -141,8 +98,8 @@ fn a_file_that_was_named_must_exist_and_one_that_exists_must_be_readable() {
 #[test]
 fn unknown_names_are_told_with_the_nearest_known_one() {
     check_error(
-        "usr = \"a\"\nlisten = \"a\"\n[tubes]\nlisen = 1\nmax_jobsize = 1\nlevel = 1\ncolour = 1\n[tube]\n[http]\n[log]\nfile = 1\n",
-        &[("TENURE_TUBES__SYNCH", "1"), ("TENURE_HTTP__LISTEN", "1"), ("TENURE_SOMETHING", "1")],
+        "usr = \"a\"\nlisten = \"a\"\n[tubes]\nlisen = 1\nmax_jobsize = 1\nlevel = 1\ncolour = 1\n[tube]\n[pipeline]\n[log]\nfile = 1\n[key.ci]\n[htp]\n",
+        &[("TENURE_TUBES__SYNCH", "1"), ("TENURE_PIPELINE__LISTEN", "1"), ("TENURE_SOMETHING", "1")],
         &expect![[r#"
             tenure.toml:1: unknown key usr; did you mean user?
             tenure.toml:2: unknown key listen; did you mean tubes.listen?
@@ -151,9 +108,11 @@ fn unknown_names_are_told_with_the_nearest_known_one() {
             tenure.toml:6: unknown key tubes.level; did you mean log.level?
             tenure.toml:7: unknown key tubes.colour; the keys of [tubes] are listen, mode, owners, frontends, persist, sync, max_job_size, segment_size, body_memory, owner_wait, on_slot_failed, restart_limit, restart_delay, socket_mode, socket_group, close_on_http, metrics
             tenure.toml:8: unknown section [tube]; did you mean [tubes]?
-            tenure.toml:9: unknown section [http]; the sections are [data], [tubes], [log]
+            tenure.toml:9: unknown section [pipeline]; the sections are [serve], [data], [tubes], [database], [http], [client], [cluster], [log], [telemetry], [keys.NAME], [quota.NAME], [prices."MODEL"]
             tenure.toml:11: unknown key log.file; the keys of [log] are level
-            unknown variable TENURE_HTTP__LISTEN; did you mean TENURE_TUBES__LISTEN?
+            tenure.toml:12: unknown section [key]; did you mean [keys.NAME]?
+            tenure.toml:13: unknown section [htp]; did you mean [http]?
+            unknown variable TENURE_PIPELINE__LISTEN; did you mean TENURE_TUBES__LISTEN?
             unknown variable TENURE_TUBES__SYNCH; did you mean TENURE_TUBES__SYNC?"#]],
     );
 }
@@ -196,7 +155,7 @@ fn values_that_do_not_fit_are_told_with_what_would() {
         &[("TENURE_TUBES__SYNC", "soon"), ("TENURE_TUBES__PERSIST", "yes"), ("TENURE_TUBES__OWNERS", "")],
         &expect![[r#"
             tenure.toml:2: user is the number 5; write the name of an account in quotes, such as "tenure"
-            tenure.toml:4: data.dir is a list; write a path in quotes, such as "/var/lib/tenure"
+            tenure.toml:4: data.dir is the list ["a"]; write a path in quotes, such as "/var/lib/tenure"
             tenure.toml:6: tubes.listen is "127.0.0.1"; write an address with a port such as "127.0.0.1:11300" or "[::1]:11300", or a socket such as "unix:/run/tenure.sock"
             tenure.toml:7: tubes.mode is "many"; write "single" or "multi"
             tenure.toml:8: tubes.owners is the number 65; write a whole number from 1 to 64
@@ -205,7 +164,7 @@ fn values_that_do_not_fit_are_told_with_what_would() {
             tenure.toml:11: tubes.sync is the number 50; write a duration with its unit such as "50ms", or "always", or "never"
             tenure.toml:12: tubes.max_job_size is "2GiB"; write a size of at most 1GiB with its unit (B, KiB, MiB, GiB), such as "65535B"
             tenure.toml:13: tubes.segment_size is "10MB"; write a size with its unit (B, KiB, MiB, GiB), such as "10MiB"
-            tenure.toml:14: tubes.body_memory is a number with a fraction; write a size with its unit (B, KiB, MiB, GiB), such as "256MiB"
+            tenure.toml:14: tubes.body_memory is the number 1.5; write a size with its unit (B, KiB, MiB, GiB), such as "256MiB"
             tenure.toml:15: tubes.owner_wait is "5"; write a duration with its unit (ms, s, m, h, d), such as "5s"
             tenure.toml:16: tubes.on_slot_failed is "panic"; write "serve" or "stop"
             tenure.toml:17: tubes.restart_limit is "5"; write restarts and seconds such as "5/30"
