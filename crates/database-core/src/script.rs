@@ -120,6 +120,22 @@ impl<T> Script<T> {
         Self { is_transaction: false, ..Self::transaction(code) }
     }
 
+    /// The same transaction with another result.
+    #[must_use]
+    pub fn map<U>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Script<U>
+    where
+        T: 'static,
+    {
+        let Self { code, desk, is_transaction } = self;
+        let code = Box::pin(async move {
+            Ok(match code.await? {
+                Verdict::Commit(result) => Verdict::Commit(change(result)),
+                Verdict::RollBack(result) => Verdict::RollBack(change(result)),
+            })
+        });
+        Script { code, desk, is_transaction }
+    }
+
     /// Whether the statements must stand between BEGIN and COMMIT.
     #[must_use]
     pub const fn is_transaction(&self) -> bool {
@@ -183,9 +199,9 @@ mod tests {
         script.step(None);
         let error = DbError::new(Class::Locked, "waited");
         assert_eq!(script.step(Some(Err(error.clone()))), Step::Done(Err(error)));
-        let mut script = two();
+        let mut script = two().map(|count| count + 1);
         script.step(None);
-        assert_eq!(script.step(Some(Ok(Answer::default()))), Step::Done(Ok(Verdict::RollBack(0))));
+        assert_eq!(script.step(Some(Ok(Answer::default()))), Step::Done(Ok(Verdict::RollBack(1))));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use database_core::Sql;
 
 /// All of them.
 pub const ALL: &[&Sql] =
-    &[&SETTLE_LEASE, &READ_LEASE, &SET_LEASE, &REGISTER, &RENEW, &GUARD, &VIEW, &LOCK_DEAD, &DELETE];
+    &[&SETTLE_LEASE, &READ_LEASE, &SET_LEASE, &REGISTER, &RENEW, &GUARD, &VIEW, &LOCK_DEAD, &LOCK, &DELETE, &MISSING];
 
 /// Settles the lease's length where no member has yet. Takes lease ms.
 pub static SETTLE_LEASE: Sql = Sql::new(
@@ -43,14 +43,16 @@ pub static REGISTER: Sql = Sql::new(
 );
 
 /// Takes the own id, lease ms, and how long ago the last beat was in ms; gives ms left and the database's time in ms.
-/// No row: expired or gone, and so never again.
+/// A row of NULLs: expired, and so never again. No row: the registration is missing.
 pub static RENEW: Sql = Sql::new(
     "member.renew",
-    "UPDATE member SET lease_until = clock_timestamp() + $2 * interval '1 millisecond', \
+    "WITH renewed AS (UPDATE member SET lease_until = clock_timestamp() + $2 * interval '1 millisecond', \
      heartbeat_at = clock_timestamp() - $3 * interval '1 millisecond' \
      WHERE id = $1 AND lease_until >= clock_timestamp() \
-     RETURNING floor(extract(epoch FROM lease_until - clock_timestamp()) * 1000)::bigint, \
-     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+     RETURNING floor(extract(epoch FROM lease_until - clock_timestamp()) * 1000)::bigint AS left_ms, \
+     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS db_ms) \
+     SELECT left_ms, db_ms FROM renewed UNION ALL SELECT NULL, NULL FROM member \
+     WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM renewed)",
     "",
 );
 
@@ -101,9 +103,24 @@ pub static LOCK_DEAD: Sql = Sql::new(
     "SELECT id FROM member WHERE id IN (SELECT value FROM json_each($1)) ORDER BY id LIMIT 50",
 );
 
+/// Locks registrations, one's own retired ones, and waits for transactions that are behind their guard. Takes ids; gives
+/// those that are there.
+pub static LOCK: Sql = Sql::new(
+    "member.lock",
+    "SELECT id FROM member WHERE id = ANY ($1) ORDER BY id FOR UPDATE",
+    "SELECT id FROM member WHERE id IN (SELECT value FROM json_each($1)) ORDER BY id",
+);
+
 /// Ends registrations. Takes ids.
 pub static DELETE: Sql = Sql::new(
     "member.delete",
     "DELETE FROM member WHERE id = ANY ($1)",
     "DELETE FROM member WHERE id IN (SELECT value FROM json_each($1))",
+);
+
+/// Takes ids; gives those that are not registered. Identities are never used again, so they never will be.
+pub static MISSING: Sql = Sql::new(
+    "member.missing",
+    "SELECT id FROM unnest($1::uuid[]) AS owner (id) WHERE NOT EXISTS (SELECT 1 FROM member WHERE member.id = owner.id)",
+    "SELECT value FROM json_each($1) WHERE value NOT IN (SELECT id FROM member)",
 );

@@ -3,8 +3,21 @@
 use database_core::Sql;
 
 /// All of them.
-pub const ALL: &[&Sql] =
-    &[&LOCK_KEY, &FIND_KEY, &COUNT, &INSERT, &WAIT, &FREE, &LEAVE, &NEXT, &GIVE, &OF_HOLDERS, &LOCK_IDLE, &DELETE_IDLE];
+pub const ALL: &[&Sql] = &[
+    &LOCK_KEY,
+    &FIND_KEY,
+    &COUNT,
+    &INSERT,
+    &WAIT,
+    &FREE,
+    &LEAVE,
+    &NEXT,
+    &GIVE,
+    &OF_HOLDERS,
+    &HOLDERS,
+    &LOCK_IDLE,
+    &DELETE_IDLE,
+];
 
 /// Makes the key's row or sets its limit, and locks it. Takes kind, key and limit.
 pub static LOCK_KEY: Sql = Sql::same(
@@ -77,6 +90,13 @@ pub static OF_HOLDERS: Sql = Sql::new(
     "SELECT kind, key, holder FROM ticket WHERE holder_kind = $1 AND holder IN (SELECT value FROM json_each($2)) \
      UNION SELECT kind, key, holder FROM ticket_wait WHERE holder_kind = $1 \
      AND holder IN (SELECT value FROM json_each($2)) ORDER BY 1, 2, 3",
+);
+
+/// Who holds tickets or waits for some. Takes the holder kind and how many at most; gives holders.
+pub static HOLDERS: Sql = Sql::same(
+    "ticket.holders",
+    "SELECT holder FROM ticket WHERE holder_kind = $1 UNION SELECT holder FROM ticket_wait WHERE holder_kind = $1 \
+     ORDER BY 1 LIMIT $2",
 );
 
 /// Locks keys without tickets and waits. Takes how many at most; gives kind and key.
