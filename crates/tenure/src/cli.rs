@@ -7,6 +7,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use tenure_config::LogLevel;
 
+use crate::configuration::ConfigLine;
+use crate::manual::ManualCall;
+
 /// The name under which the program takes beanstalkd's place.
 const ORIGINAL: &str = "beanstalkd";
 
@@ -27,6 +30,12 @@ pub(crate) enum Command {
     Status(StatusCall),
     /// Divide a data directory anew.
     Reshard { directory: PathBuf, owners: Option<u16>, keep: bool },
+    /// Show or change the configuration.
+    Config { call: ConfigLine, config: Option<PathBuf> },
+    /// Print what a shell needs to complete command lines.
+    Completions { shell: clap_complete::Shell },
+    /// Print manual pages.
+    Manual(ManualCall),
     /// Try a failed slot again.
     RestartSlot { slot: u16, place: ServerPlace },
 }
@@ -74,6 +83,17 @@ enum TenureCommand {
     Demo(DemoOptions),
     /// Show the processes of a running server of several processes
     Status(StatusCall),
+    /// Show the configuration
+    #[command(subcommand)]
+    Config(ConfigLine),
+    /// Print what a shell needs to complete command lines
+    Completions {
+        /// The shell
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Print manual pages
+    Man(ManualCall),
 }
 
 /// Which server is asked.
@@ -326,7 +346,15 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
         TenureCommand::Import(ImportLine::Beanstalkd { from, to, owners }) => Command::Import { from, to, owners },
         TenureCommand::Demo(options) => Command::Demo(options),
         TenureCommand::Status(call) => Command::Status(call),
+        TenureCommand::Config(call) => Command::Config { call, config: line.config },
+        TenureCommand::Completions { shell } => Command::Completions { shell },
+        TenureCommand::Man(call) => Command::Manual(call),
     })
+}
+
+/// The whole command line, for what is made from it.
+pub(crate) fn whole() -> clap::Command {
+    TenureLine::command()
 }
 
 fn parse_as<T: CommandFactory + FromArgMatches>(arguments: Vec<OsString>) -> Result<T, clap::Error> {

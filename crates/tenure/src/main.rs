@@ -2,10 +2,12 @@
 
 mod allocator;
 mod cli;
+mod configuration;
 mod demo;
 mod exit;
 mod log_files;
 mod logging;
+mod manual;
 mod output;
 mod status;
 mod tubes;
@@ -32,6 +34,9 @@ fn main() -> ExitCode {
         cli::Command::Import { from, to, owners } => log_files::import(&from, &to, owners),
         cli::Command::Demo(options) => demo::run(&options),
         cli::Command::Status(call) => status::show(&call),
+        cli::Command::Config { call, config } => configuration::run(&call, config),
+        cli::Command::Completions { shell } => manual::completions(shell),
+        cli::Command::Manual(call) => manual::print(&call),
         cli::Command::RestartSlot { slot, place } => status::restart_slot(slot, &place),
     };
     exit::code(result)
