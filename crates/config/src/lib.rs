@@ -11,6 +11,7 @@
 
 mod database_url;
 mod error;
+mod hand_over;
 mod load;
 mod names;
 mod options;
@@ -31,17 +32,20 @@ pub use overlay::{OverlayKey, OverlayRow, with_overlay};
 pub use reference::reference;
 pub use secret::Secret;
 pub use sections::{FieldInfo, KeyEntry, KeySource, Price, Quota, QuotaLimit, SectionInfo, section_kinds};
-pub use shown::{Shown, ShownOrigin};
+pub use shown::{ConfigChange, ConfigHistory, ConfigPage, SetOption, Shown, ShownOrigin};
 pub use units::{
     DatabaseSync, Day, Listen, LogLevel, Mode, Money, OnSlotFailed, Pooler, QuotaPer, Ratio, RestartLimit, Scope, Sync,
 };
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use sections::Raw;
+use serde::{Deserialize, Serialize};
+use value::Value;
 
 /// Exit status for a configuration that cannot be used.
 pub const EXIT_CODE: u8 = 78;
@@ -209,7 +213,7 @@ pub struct Log {
 }
 
 /// Where a value came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Origin {
     /// Nobody set it.
     Default,
@@ -225,7 +229,7 @@ pub enum Origin {
     /// An environment variable.
     Variable(String),
     /// A flag of the command line.
-    Flag(&'static str),
+    Flag(Cow<'static, str>),
 }
 
 impl Display for Origin {
@@ -284,7 +288,8 @@ impl Config {
     ///
     /// If there is no such key, or `text` is not a value of its type. Nothing is changed then.
     pub fn set_by_flag(&mut self, key: &str, text: &str, flag: &'static str) -> Result<(), ConfigError> {
-        load::set_text(self, key, text, Origin::Flag(flag)).map_err(ConfigError::from)?;
+        load::set_value(self, key, &Value::Words(text.to_owned()), Origin::Flag(flag.into()))
+            .map_err(ConfigError::from)?;
         self.derive();
         Ok(())
     }

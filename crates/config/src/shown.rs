@@ -1,11 +1,10 @@
-//! Options in force, as programs exchange them.
+//! Options in force and their changes, as the daemon and its clients exchange them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
-use toml::de::DeValue;
 
 use crate::value::{Value, quoted};
-use crate::{Effective, Origin, moment};
+use crate::{Config, Effective, Origin, OverlayKey, moment};
 
 /// An option in force, as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -50,6 +49,62 @@ pub enum ShownOrigin {
     },
 }
 
+/// Options in force, as `GET /v1/config` answers; after a change, those that it was about.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConfigPage {
+    /// Number of the newest change in the database that they include; 0: none.
+    pub version: i64,
+    /// In the order of the documentation.
+    pub options: Vec<Shown>,
+}
+
+/// What is to be set, as the body of `PUT /v1/config/{section}/{key}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetOption {
+    /// Words as a variable has them, or TOML in brackets or quotes.
+    pub value: String,
+}
+
+/// A change of what is set in the database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigChange {
+    /// Its number.
+    pub id: i64,
+    /// Section, such as `log` or `quota.daily`.
+    pub section: String,
+    /// Key in it.
+    pub key: String,
+    /// What it was; null: nothing was set there.
+    pub before: Option<String>,
+    /// What it became; null: nothing is set there any more.
+    pub after: Option<String>,
+    /// Who changed it.
+    pub who: String,
+    /// When, in UTC by the database's clock.
+    pub at: String,
+}
+
+/// Changes, the newest first, as `GET /v1/config/history` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigHistory {
+    /// As many as were asked for, if there are.
+    pub changes: Vec<ConfigChange>,
+}
+
+impl ConfigPage {
+    /// What `config` has in force of what a change at `place` was about; or all of it.
+    #[must_use]
+    pub fn of(config: &Config, version: i64, place: Option<&OverlayKey>) -> Self {
+        let options = config.effective().into_iter().map(Shown::from);
+        let options = match place.map(OverlayKey::text) {
+            Some(text) => options.filter(|option| option.is_at_or_below(&text)).collect(),
+            None => options.collect(),
+        };
+        Self { version, options }
+    }
+}
+
 impl From<Effective> for Shown {
     fn from(option: Effective) -> Self {
         Self {
@@ -67,7 +122,7 @@ impl From<Origin> for ShownOrigin {
             Origin::File(path, line) => Self::File { file: path.display().to_string(), line: line as u64 },
             Origin::Overlay { who, at_ms } => Self::Database { who, at: moment(at_ms) },
             Origin::Variable(name) => Self::Variable { name },
-            Origin::Flag(name) => Self::Flag { name: name.to_owned() },
+            Origin::Flag(name) => Self::Flag { name: name.into_owned() },
         }
     }
 }
@@ -84,6 +139,12 @@ impl std::fmt::Display for ShownOrigin {
 }
 
 impl Shown {
+    /// Whether it is the option or in the section that is named so.
+    #[must_use]
+    pub fn is_at_or_below(&self, name: &str) -> bool {
+        self.key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
+
     /// The value as a configuration file would write it; `None`: not set.
     #[must_use]
     pub fn toml(&self) -> Option<String> {
@@ -95,10 +156,7 @@ impl Shown {
 }
 
 fn json_of_toml(text: &str) -> Json {
-    match DeValue::parse(text) {
-        Ok(value) => json(&Value::of_toml(value.get_ref())),
-        Err(_) => Json::String(text.to_owned()),
-    }
+    json(&Value::of_shown(text))
 }
 
 fn json(value: &Value) -> Json {
@@ -107,8 +165,7 @@ fn json(value: &Value) -> Json {
             serde_json::from_str(text).unwrap_or_else(|_| Json::String(text.clone()))
         }
         Value::Boolean(value) => Json::Bool(*value),
-        Value::Text(text) | Value::Words(text) | Value::Date(text) => Json::String(text.clone()),
-        Value::Other(kind) => Json::String((*kind).to_owned()),
+        Value::Text(text) | Value::Words(text) | Value::Date(text) | Value::Other(text) => Json::String(text.clone()),
         Value::List(values) => Json::Array(values.iter().map(json).collect()),
         Value::Table(entries) => {
             Json::Object(entries.iter().map(|(name, value)| (name.clone(), json(value))).collect())

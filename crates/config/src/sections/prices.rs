@@ -129,7 +129,8 @@ impl Section for Price {
         name_rule: "the name of a model in at most 200 bytes, without quotes, blanks or control characters in it",
         is_name: |name| {
             let is_odd = |c: char| c.is_control() || c.is_whitespace() || "\"'\\".contains(c);
-            (1..=200).contains(&name.len()) && !name.contains(is_odd)
+            // A name of points alone would lead elsewhere in a path of HTTP.
+            (1..=200).contains(&name.len()) && !name.contains(is_odd) && name.contains(char::is_alphanumeric)
         },
     };
 
