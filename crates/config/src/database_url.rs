@@ -35,15 +35,6 @@ impl DatabaseUrl {
         Some(Self::Postgres(Secret::new(text)))
     }
 
-    /// As it was written, with its password.
-    #[must_use]
-    pub fn reveal(&self) -> Secret {
-        match self {
-            Self::Sqlite(_) => Secret::new(self.to_string()),
-            Self::Postgres(url) => url.clone(),
-        }
-    }
-
     /// Whether it is a PostgreSQL server.
     #[must_use]
     pub fn is_postgres(&self) -> bool {

@@ -11,7 +11,6 @@
 
 mod database_url;
 mod error;
-mod hand_over;
 mod load;
 mod names;
 mod options;
@@ -37,15 +36,12 @@ pub use units::{
     DatabaseSync, Day, Listen, LogLevel, Mode, Money, OnSlotFailed, Pooler, QuotaPer, Ratio, RestartLimit, Scope, Sync,
 };
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use sections::Raw;
-use serde::{Deserialize, Serialize};
-use value::Value;
 
 /// Exit status for a configuration that cannot be used.
 pub const EXIT_CODE: u8 = 78;
@@ -213,7 +209,7 @@ pub struct Log {
 }
 
 /// Where a value came from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// Nobody set it.
     Default,
@@ -229,7 +225,7 @@ pub enum Origin {
     /// An environment variable.
     Variable(String),
     /// A flag of the command line.
-    Flag(Cow<'static, str>),
+    Flag(&'static str),
 }
 
 impl Display for Origin {
@@ -288,8 +284,7 @@ impl Config {
     ///
     /// If there is no such key, or `text` is not a value of its type. Nothing is changed then.
     pub fn set_by_flag(&mut self, key: &str, text: &str, flag: &'static str) -> Result<(), ConfigError> {
-        load::set_value(self, key, &Value::Words(text.to_owned()), Origin::Flag(flag.into()))
-            .map_err(ConfigError::from)?;
+        load::set_text(self, key, text, Origin::Flag(flag)).map_err(ConfigError::from)?;
         self.derive();
         Ok(())
     }

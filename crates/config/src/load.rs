@@ -69,10 +69,10 @@ where
     config.finish(problems)
 }
 
-/// Sets `key` to `value`.
-pub(crate) fn set_value(config: &mut Config, key: &str, value: &Value, origin: Origin) -> Result<(), Problem> {
+/// Sets `key` from a text that may stand for any type.
+pub(crate) fn set_text(config: &mut Config, key: &str, text: &str, origin: Origin) -> Result<(), Problem> {
     match options().iter().find(|option| option.key == key) {
-        Some(option) => set(config, option, value, origin),
+        Some(option) => set(config, option, &Value::Words(text.to_owned()), origin),
         None => Err(Problem::Unknown { origin, what: "key", name: key.to_owned(), hint: nearest_key(key) }),
     }
 }

@@ -18,8 +18,6 @@ pub use quota::{Quota, QuotaLimit};
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Formatter};
 
-use serde::{Deserialize, Serialize};
-
 use crate::names::nearest;
 use crate::options::text;
 use crate::secret::STARS;
@@ -123,8 +121,8 @@ fn is_plain_name(name: &str) -> bool {
 const PLAIN_NAME: &str = "letters, digits, _ and -, at most 64 of them";
 
 /// Every entry as the layers give it.
-#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Raw(BTreeMap<String, BTreeMap<String, RawEntry>>);
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(crate) struct Raw(BTreeMap<&'static str, BTreeMap<String, RawEntry>>);
 
 impl Debug for Raw {
     /// Names only: what stands in an entry may be a secret.
@@ -133,14 +131,14 @@ impl Debug for Raw {
     }
 }
 
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq)]
 struct RawEntry {
     /// Where its name stands first.
     origin: Origin,
     sections: Vec<BTreeMap<String, RawValue>>,
 }
 
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq)]
 struct RawValue {
     value: Value,
     origin: Origin,
@@ -159,7 +157,7 @@ impl Raw {
             values.into_iter().map(|(key, value, origin)| (key, RawValue { value, origin })).collect()
         };
         let entry = RawEntry { origin, sections: sections.into_iter().map(section).collect() };
-        self.0.entry(info.kind.to_owned()).or_default().insert(name.to_owned(), entry);
+        self.0.entry(info.kind).or_default().insert(name.to_owned(), entry);
     }
 
     /// Sets one key of an entry, which need not be there.
@@ -171,7 +169,7 @@ impl Raw {
         value: Value,
         origin: Origin,
     ) -> Result<(), Problem> {
-        let entry = self.0.entry(info.kind.to_owned()).or_default().entry(name.to_owned());
+        let entry = self.0.entry(info.kind).or_default().entry(name.to_owned());
         let entry = entry.or_insert_with(|| RawEntry { origin: origin.clone(), sections: vec![BTreeMap::new()] });
         match entry.sections.as_mut_slice() {
             [section] => {

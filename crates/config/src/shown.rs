@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use toml::de::DeValue;
 
 use crate::value::{Value, quoted};
 use crate::{Config, Effective, Origin, OverlayKey, moment};
@@ -122,7 +123,7 @@ impl From<Origin> for ShownOrigin {
             Origin::File(path, line) => Self::File { file: path.display().to_string(), line: line as u64 },
             Origin::Overlay { who, at_ms } => Self::Database { who, at: moment(at_ms) },
             Origin::Variable(name) => Self::Variable { name },
-            Origin::Flag(name) => Self::Flag { name: name.into_owned() },
+            Origin::Flag(name) => Self::Flag { name: name.to_owned() },
         }
     }
 }
@@ -156,7 +157,10 @@ impl Shown {
 }
 
 fn json_of_toml(text: &str) -> Json {
-    json(&Value::of_shown(text))
+    match DeValue::parse(text) {
+        Ok(value) => json(&Value::of_toml(value.get_ref())),
+        Err(_) => Json::String(text.to_owned()),
+    }
 }
 
 fn json(value: &Value) -> Json {
@@ -165,7 +169,8 @@ fn json(value: &Value) -> Json {
             serde_json::from_str(text).unwrap_or_else(|_| Json::String(text.clone()))
         }
         Value::Boolean(value) => Json::Bool(*value),
-        Value::Text(text) | Value::Words(text) | Value::Date(text) | Value::Other(text) => Json::String(text.clone()),
+        Value::Text(text) | Value::Words(text) | Value::Date(text) => Json::String(text.clone()),
+        Value::Other(kind) => Json::String((*kind).to_owned()),
         Value::List(values) => Json::Array(values.iter().map(json).collect()),
         Value::Table(entries) => {
             Json::Object(entries.iter().map(|(name, value)| (name.clone(), json(value))).collect())

@@ -5,14 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use toml::de::{DeString, DeValue};
 
 /// Longest list that a message repeats, in bytes.
 const LIST_BYTES_MAX: usize = 120;
 
 /// What a source says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Value {
     /// A TOML string.
     Text(String),
@@ -29,7 +28,7 @@ pub(crate) enum Value {
     /// A TOML table.
     Table(BTreeMap<String, Value>),
     /// What no option takes, by the name of its type.
-    Other(String),
+    Other(&'static str),
     /// A text that may stand for any type, as variables and flags give it.
     Words(String),
 }
@@ -40,7 +39,7 @@ impl Value {
             DeValue::String(text) => Self::Text(text.to_string()),
             // Other radixes and separators are numbers too, but no option needs them.
             DeValue::Integer(number) if number.radix() == 10 => Self::Integer(number.as_str().to_owned()),
-            DeValue::Integer(_) => Self::Other("a number that is not decimal".to_owned()),
+            DeValue::Integer(_) => Self::Other("a number that is not decimal"),
             DeValue::Boolean(value) => Self::Boolean(*value),
             DeValue::Float(number) => Self::Fraction(number.as_str().to_owned()),
             DeValue::Datetime(date) => Self::Date(date.to_string()),
@@ -51,14 +50,6 @@ impl Value {
                     .map(|(name, value)| (DeString::to_string(name.get_ref()), Self::of_toml(value.get_ref())))
                     .collect(),
             ),
-        }
-    }
-
-    /// What [`Value::to_toml`] or an option wrote.
-    pub(crate) fn of_shown(text: &str) -> Self {
-        match DeValue::parse(text) {
-            Ok(value) => Self::of_toml(value.get_ref()),
-            Err(_) => Self::Words(text.to_owned()),
         }
     }
 
@@ -86,7 +77,7 @@ impl Value {
                 _ => "a long list".to_owned(),
             },
             Self::Table(_) => "a table".to_owned(),
-            Self::Other(kind) => kind.clone(),
+            Self::Other(kind) => (*kind).to_owned(),
         }
     }
 

@@ -36,7 +36,7 @@ fn a_flag_wins_over_a_variable_over_the_file_and_each_is_told() {
         told,
         [
             ("user".to_owned(), "\"a\"".to_owned(), Origin::File(path.clone(), 1)),
-            ("tubes.owners".to_owned(), "5".to_owned(), Origin::Flag("--owners".into())),
+            ("tubes.owners".to_owned(), "5".to_owned(), Origin::Flag("--owners")),
             ("tubes.frontends".to_owned(), "4".to_owned(), Origin::Variable("TENURE_TUBES__FRONTENDS".into())),
             ("tubes.persist".to_owned(), "false".to_owned(), Origin::File(path, 6)),
         ]
