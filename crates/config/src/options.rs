@@ -348,13 +348,15 @@ static OPTIONS: &[OptionInfo] = options! {
     "The database of the daemon: `sqlite:` and the path of a file, or a URL of PostgreSQL, \
      `postgres://USER:PASSWORD@HOST/DATABASE`. Not set: `tenure.db` in `data.dir`. In user and password every character \
      that means something in a URL is written with its percent sign, such as `%40` for `@`. Never shown with its password.",
-    write r#""sqlite:PATH" or a URL such as "postgres://tenure@db.example/tenure", with %40 for an @ in the password, %2F for a /, %3F for a ?, %23 for a #"#,
+    write "\"sqlite:PATH\" or a URL such as \"postgres://tenure@db.example/tenure\", with %40 for an @ in the password, \
+     %2F for a /, %3F for a ?, %23 for a #",
     set |config, given| { config.database.url = DatabaseUrl::parse(text(given)?)?; Some(()) },
     show |config| quoted(&config.database.url), Mark::Secret;
 
     "database.direct_url", "URL", None,
     "The same database past a pooler, for what must have a connection of its own: the lease and notices. Not set: `url`.",
-    write r#"a URL such as "postgres://tenure@db.example/tenure", with %40 for an @ in the password, %2F for a /, %3F for a ?, %23 for a #"#,
+    write "a URL such as \"postgres://tenure@db.example/tenure\", with %40 for an @ in the password, %2F for a /, %3F for \
+     a ?, %23 for a #",
     set |config, given| {
         config.database.direct_url = Some(DatabaseUrl::parse(text(given)?).filter(DatabaseUrl::is_postgres)?);
         Some(())

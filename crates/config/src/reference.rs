@@ -16,7 +16,8 @@ static SECTIONS: &[(Option<&str>, &str)] = &[
     (Some("client"), "Read by commands that ask the daemon. They want nothing else of the configuration."),
     (
         Some("cluster"),
-        "The times of a member. Read by the daemon. They must obey `lease` ≥ 3 × `renew` + `statement_timeout` + `margin`.",
+        "The times of a member. Read by the daemon. They must obey `lease` ≥ 3 × `renew` + `statement_timeout` + \
+            `margin`.",
     ),
     (Some("log"), "What programs say about themselves. Read by the queue server and the daemon."),
     (Some("telemetry"), "Read by the daemon."),
@@ -35,7 +36,8 @@ pub fn reference() -> String {
             let about = SECTIONS.iter().find(|(name, _)| *name == section).map_or("", |(_, about)| about);
             let _ = write!(
                 text,
-                "\n### {heading}\n\n{about}\n\n| key | value | default | variable | reloaded | meaning |\n|---|---|---|---|---|---|\n"
+                "\n### {heading}\n\n{about}\n\n| key | value | default | variable | reloaded | meaning \
+                    |\n|---|---|---|---|---|---|\n"
             );
         }
         let alias = option.alias().map_or(String::new(), |alias| format!(", or `{alias}`, which wins"));
@@ -53,7 +55,8 @@ pub fn reference() -> String {
         let reload = if info.is_overlay { Reload::Overlay } else { Reload::No };
         let _ = write!(
             text,
-            "\n### `{}`\n\n{} Reloaded: {}. No variable sets it.\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
+            "\n### `{}`\n\n{} Reloaded: {}. No variable sets it.\n\n| key | value | default | meaning \
+                |\n|---|---|---|---|\n",
             info.heading(),
             info.about,
             reload.words(),

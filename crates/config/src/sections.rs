@@ -226,40 +226,39 @@ impl Raw {
     pub(crate) fn effective(&self) -> Vec<Effective> {
         let mut lines = Vec::new();
         for info in section_kinds() {
-            let fields = (info.fields)();
-            let shown = |key: &str, value: &Value| match fields.iter().find(|field| field.key == key) {
-                Some(field) if !field.is_secret => value.to_toml(),
-                _ => crate::value::quoted(STARS),
-            };
             for (name, entry) in self.0.get(info.kind).into_iter().flatten() {
-                let values = |section: &BTreeMap<String, RawValue>| {
-                    let section = section.clone();
-                    fields
-                        .iter()
-                        .filter_map(move |field| Some((field.key, section.get(field.key)?.clone())))
-                        .collect::<Vec<_>>()
-                };
+                let key = info.entry(name);
                 if let [section] = entry.sections.as_slice() {
-                    lines.extend(values(section).into_iter().map(|(key, raw)| Effective {
-                        key: format!("{}.{key}", info.entry(name)),
-                        value: Some(shown(key, &raw.value)),
-                        origin: raw.origin,
+                    lines.extend(shown(info, section).map(|(field, value, origin)| Effective {
+                        key: format!("{key}.{field}"),
+                        value: Some(value),
+                        origin: origin.clone(),
                     }));
                 } else {
-                    let sections = entry.sections.iter().map(|section| {
-                        let values: Vec<_> = values(section)
-                            .into_iter()
-                            .map(|(key, raw)| format!("{key} = {}", shown(key, &raw.value)))
-                            .collect();
+                    let tables = entry.sections.iter().map(|section| {
+                        let values: Vec<_> =
+                            shown(info, section).map(|(field, value, _)| format!("{field} = {value}")).collect();
                         format!("{{ {} }}", values.join(", "))
                     });
-                    let value = format!("[{}]", sections.collect::<Vec<_>>().join(", "));
-                    lines.push(Effective { key: info.entry(name), value: Some(value), origin: entry.origin.clone() });
+                    let value = format!("[{}]", tables.collect::<Vec<_>>().join(", "));
+                    lines.push(Effective { key, value: Some(value), origin: entry.origin.clone() });
                 }
             }
         }
         lines
     }
+}
+
+/// What is set in a section: keys in the order of the documentation, values as a file would write them, and their origins.
+fn shown<'a>(
+    info: &SectionInfo,
+    section: &'a BTreeMap<String, RawValue>,
+) -> impl Iterator<Item = (&'static str, String, &'a Origin)> {
+    (info.fields)().into_iter().filter_map(|field| {
+        let RawValue { value, origin } = section.get(field.key)?;
+        let value = if field.is_secret { crate::value::quoted(STARS) } else { value.to_toml() };
+        Some((field.key, value, origin))
+    })
 }
 
 /// Every entry, made of what the layers say.

@@ -5,7 +5,8 @@ mod common;
 use common::Folder;
 use expect_test::{Expect, expect};
 use tenure_config::{
-    Config, LogLevel, Origin, OverlayKey, OverlayRow, QuotaLimit, Shown, options, section_kinds, with_overlay,
+    Config, ConfigPage, LogLevel, Origin, OverlayKey, OverlayRow, QuotaLimit, Shown, options, section_kinds,
+    with_overlay,
 };
 
 /// 2026-12-01T10:00:00Z.
@@ -236,4 +237,20 @@ fn json_says_values_by_type_and_where_they_came_from() {
     assert_eq!(back, shown);
     let toml: Vec<_> = back.iter().map(Shown::toml).collect();
     assert_eq!(toml, config.effective().into_iter().map(|option| option.value).collect::<Vec<_>>());
+}
+
+#[test]
+fn p25_a_page_has_everything_or_what_a_change_was_about() {
+    let rows = [row("quota.daily", r#"{ per = "key", what = "runs", limit = 7 }"#), row("log.level", "debug")];
+    let config = with_overlay(&base("", &[]), &rows).unwrap();
+    assert_eq!(ConfigPage::of(&config, 3, None).options.len(), config.effective().len());
+    let keys = |place: &str| {
+        let page = ConfigPage::of(&config, 3, Some(&OverlayKey::parse(place)));
+        assert_eq!(page.version, 3);
+        page.options.into_iter().map(|option| option.key).collect::<Vec<_>>()
+    };
+    assert_eq!(keys("log.level"), ["log.level"]);
+    assert_eq!(keys("quota.daily"), ["quota.daily.per", "quota.daily.what", "quota.daily.limit"]);
+    assert_eq!(keys("quota.daily.limit"), ["quota.daily.limit"]);
+    assert!(keys("quota.dail").is_empty());
 }

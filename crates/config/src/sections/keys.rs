@@ -86,7 +86,8 @@ impl Section for KeyEntry {
     const INFO: SectionInfo = SectionInfo {
         kind: "keys",
         name: "NAME",
-        about: "A key of the HTTP interface. Keys made by `tenure key create` are in the database instead; both kinds count alike.",
+        about: "A key of the HTTP interface. Keys made by `tenure key create` are in the database instead; both \
+            kinds count alike.",
         is_overlay: false,
         is_repeated: false,
         fields: || FIELDS.iter().map(|field| &field.info).collect(),

@@ -122,7 +122,9 @@ impl Section for Price {
     const INFO: SectionInfo = SectionInfo {
         kind: "prices",
         name: "\"MODEL\"",
-        about: "What the tokens of a model cost, for a million of them, in the one currency of this installation. A price that changed stands as `[[prices.\"MODEL\"]]` once for each span of days. Runs are not part of this version: prices are checked for mistakes, and nothing is reckoned by them yet.",
+        about: "What the tokens of a model cost, for a million of them, in the one currency of this installation. A \
+            price that changed stands as `[[prices.\"MODEL\"]]` once for each span of days. Runs are not part of \
+            this version: prices are checked for mistakes, and nothing is reckoned by them yet.",
         is_overlay: true,
         is_repeated: true,
         fields: || FIELDS.iter().map(|field| &field.info).collect(),

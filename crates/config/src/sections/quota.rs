@@ -76,7 +76,8 @@ static FIELDS: &[Field<Draft>] = &[
             kind: "number",
             default: None,
             about: "How much of it is allowed in a day (UTC): a whole number of runs or tokens, or an amount in the currency of the prices.",
-            expected: "a whole number without quotes, or for money one with at most six digits behind the point, such as 12.5",
+            expected: "a whole number without quotes, or for money one with at most six digits behind the point, \
+                such as 12.5",
             is_secret: false,
         },
         set: |draft, given| {
@@ -93,7 +94,8 @@ impl Section for Quota {
     const INFO: SectionInfo = SectionInfo {
         kind: "quota",
         name: "NAME",
-        about: "How much may be used in a day, checked when a run is started. Runs are not part of this version: a quota is checked for mistakes, and nothing counts against it yet.",
+        about: "How much may be used in a day, checked when a run is started. Runs are not part of this version: a \
+            quota is checked for mistakes, and nothing counts against it yet.",
         is_overlay: true,
         is_repeated: false,
         fields: || FIELDS.iter().map(|field| &field.info).collect(),
