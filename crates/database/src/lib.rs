@@ -16,7 +16,7 @@ use backon::{ExponentialBuilder, Retryable as _};
 pub use database_core::{Answer, Class, DbError, Row, Script, Sql, Step, Tx, Value, Verdict};
 use tokio::time::Instant;
 
-pub use crate::notices::{Notice, Notices};
+pub use crate::notices::{Event, Notice, Notices, Subscription};
 use crate::postgres::Postgres;
 use crate::sqlite::Sqlite;
 

@@ -25,7 +25,7 @@ pub use self::connection::Connection;
 pub use self::connector::{Connector, Timeouts};
 pub use self::dsn::{Dsn, DsnError};
 pub use self::identity::ServerIdentity;
-use self::pool::Pool;
+pub(crate) use self::pool::Pool;
 pub use self::tls::TrustError;
 use crate::{Limits, Notices};
 
@@ -105,7 +105,7 @@ impl Postgres {
             .with_pooler_in_session_mode(settings.pooler_in_session_mode);
         let direct = settings.direct.map(|dsn| connector.for_address(dsn)).transpose()?.unwrap_or(connector.clone());
         let pool = Pool::new(connector, settings.pool_size, settings.pool_wait);
-        let notices = Notices::local();
+        let notices = Notices::over_postgres(direct.clone(), pool.clone(), settings.beat);
         Ok(Self(Arc::new(Inner { pool, direct, notices, limits: settings.limits })))
     }
 

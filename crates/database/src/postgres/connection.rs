@@ -36,7 +36,6 @@ const TRANSACTION_TIMEOUT_VERSION: u32 = 17_00_00;
 /// A message of another session.
 #[derive(Debug)]
 pub(crate) struct Heard {
-    #[expect(dead_code, reason = "notices will listen by it")]
     pub(crate) payload: String,
 }
 
@@ -255,7 +254,6 @@ impl Connection {
     }
 
     /// Whether a message of another session was lost since the last question.
-    #[expect(dead_code, reason = "notices will listen by it")]
     pub(crate) fn take_missed(&self) -> bool {
         std::mem::take(&mut self.wire.lock().has_missed)
     }

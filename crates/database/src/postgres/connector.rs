@@ -118,7 +118,6 @@ impl Connector {
     }
 
     /// As [`Connector::connect_direct`]; what other sessions say comes out of the receiver.
-    #[expect(dead_code, reason = "notices will listen by it")]
     pub(crate) async fn connect_listening(&self) -> Result<(Connection, mpsc::Receiver<Heard>), DbError> {
         let (sender, receiver) = mpsc::channel(HEARD_MAX);
         Ok((self.refusing_pooler(self.connect_with(Some(sender)).await?)?, receiver))

@@ -18,17 +18,17 @@ pub(super) const SIZE_MIN: usize = 3;
 
 /// The pool.
 #[derive(Debug, Clone)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     connections: managed::Pool<Maker>,
     wait: Duration,
 }
 
 /// A connection on loan. It goes back when dropped.
-pub(super) type Loan = managed::Object<Maker>;
+pub(crate) type Loan = managed::Object<Maker>;
 
 /// Makes connections and looks them over before they are lent again.
 #[derive(Debug)]
-pub(super) struct Maker {
+pub(crate) struct Maker {
     connector: Connector,
     /// Raised to give up all connections that were made before.
     generation: AtomicU64,
@@ -36,8 +36,8 @@ pub(super) struct Maker {
 
 /// A connection of the pool.
 #[derive(Debug)]
-pub(super) struct Pooled {
-    pub(super) connection: Connection,
+pub(crate) struct Pooled {
+    pub(crate) connection: Connection,
     generation: u64,
 }
 
@@ -75,7 +75,7 @@ impl Pool {
     }
 
     /// A connection that works as far as is known; waits for one if all are lent.
-    pub(super) async fn get(&self) -> Result<Loan, DbError> {
+    pub(crate) async fn get(&self) -> Result<Loan, DbError> {
         self.connections.get().await.map_err(|error| match error {
             PoolError::Backend(error) => error,
             PoolError::Closed => DbError::new(Class::Unavailable, "the pool is closed"),
