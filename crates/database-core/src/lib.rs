@@ -22,12 +22,15 @@
 //! assert_eq!(script.step(Some(answer)), Step::Done(Ok(Verdict::Commit(3))));
 //! ```
 
+pub mod batch;
 mod error;
+mod migration;
 mod script;
 mod sql;
 mod value;
 
 pub use error::{Class, DbError};
+pub use migration::{Fit, Migration, Schema};
 pub use script::{Script, Step, Tx, Verdict};
 pub use sql::Sql;
 pub use value::{Answer, Row, Value};
