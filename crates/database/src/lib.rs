@@ -9,12 +9,13 @@
 pub mod group_commit;
 pub mod notices;
 pub mod postgres;
+pub mod schema;
 pub mod sqlite;
 
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
-pub use database_core::{Answer, Class, DbError, Row, Script, Sql, Step, Tx, Value, Verdict};
+pub use database_core::{Answer, Class, DbError, Fit, Migration, Row, Schema, Script, Sql, Step, Tx, Value, Verdict};
 use tokio::time::Instant;
 
 pub use crate::notices::{Event, Notice, Notices, Subscription};
@@ -101,7 +102,7 @@ impl Database {
         }
     }
 
-    /// As [`Database::run_once`], within these limits.
+    /// As [`Database::run_once`], within these limits instead of the configured ones.
     ///
     /// # Errors
     ///

@@ -29,6 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use self::guard::MemberLock;
 pub use self::holder::Holder;
 pub use self::place::Place;
+pub(crate) use self::statement::EXECUTE_TEXT;
 use self::worker::{Errand, Role, Worker};
 pub use self::write_lock::{Held, LockError, WriteLock};
 use crate::{Limits, Notices};
