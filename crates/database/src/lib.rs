@@ -6,6 +6,7 @@
 //!
 //! Whoever needs a transaction writes it once, as a script, and gives it to a [`Database`].
 
+pub mod backup;
 pub mod group_commit;
 pub mod notices;
 pub mod postgres;

@@ -19,7 +19,7 @@ mod write_lock;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use self::guard::MemberLock;
 pub use self::holder::Holder;
 pub use self::place::Place;
-pub(crate) use self::statement::EXECUTE_TEXT;
+pub(crate) use self::statement::{EXECUTE_TEXT, failure};
 use self::worker::{Errand, Role, Worker};
 pub use self::write_lock::{Held, LockError, WriteLock};
 use crate::{Limits, Notices};
@@ -138,11 +138,13 @@ pub struct Sqlite {
 
 struct Inner {
     place: Place,
+    /// Of the threads, which hold it.
+    lock: Weak<MemberLock>,
     sync: Sync,
     writer: mpsc::Sender<Errand>,
     readers: mpsc::Sender<Errand>,
     reader_count: usize,
-    /// Each holds the guard's lock until it has closed its connection.
+    /// Each holds the lock until it has closed its connection.
     threads: Mutex<Vec<JoinHandle<()>>>,
     notices: Notices,
 }
@@ -183,6 +185,7 @@ impl Sqlite {
         let threads = threads.map_err(place::io_error("start threads for", &place.database))?;
         let inner = Inner {
             place,
+            lock: Arc::downgrade(&lock),
             sync: settings.sync,
             writer,
             readers,
@@ -215,6 +218,11 @@ impl Sqlite {
         let threads = std::mem::take(&mut *self.inner.threads.lock().unwrap_or_else(PoisonError::into_inner));
         let joined = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join())));
         drop(joined.await);
+    }
+
+    /// Keeps the file ours for as long as the result lives.
+    pub(crate) fn member(&self) -> Result<impl Send + 'static, DbError> {
+        self.inner.lock.upgrade().ok_or_else(closed)
     }
 
     pub(crate) async fn run_with<T: Send + 'static>(&self, limits: Limits, script: Script<T>) -> Result<T, DbError> {

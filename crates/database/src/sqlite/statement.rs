@@ -157,7 +157,7 @@ fn refusal(message: String) -> DbError {
 }
 
 /// What an error means for who asked for `what`.
-pub(super) fn failure(what: &str, error: &rusqlite::Error) -> DbError {
+pub(crate) fn failure(what: &str, error: &rusqlite::Error) -> DbError {
     let rusqlite::Error::SqliteFailure(ffi::Error { code, extended_code }, message) = error else {
         let class = match error {
             rusqlite::Error::SqlInputError { .. } => Class::Broken,
