@@ -142,12 +142,8 @@ pub(crate) fn admit(caller: &Caller, wanted: &[Scope]) -> Result<(), Problem> {
         return Ok(());
     }
     let words = wanted.iter().map(|scope| scope.word()).collect::<Vec<_>>();
-    let detail = format!(
-        "this call wants the scope {}, and the key `{}` has {}",
-        words.join(" or "),
-        key.hash.id(),
-        key.scopes
-    );
+    let detail =
+        format!("this call wants the scope {}, and the key `{}` has {}", words.join(" or "), key.hash.id(), key.scopes);
     Err(Problem::new(StatusCode::FORBIDDEN, "scope_missing", detail).with("wanted", words))
 }
 
@@ -157,12 +153,14 @@ fn unauthorized(code: &'static str, detail: impl Into<String>) -> Problem {
 
 /// What stands behind `Bearer` in the only `Authorization` field.
 fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
-    let malformed = || {
-        unauthorized("authorization_malformed", "there must be one header field `Authorization`, as `Bearer KEY`")
-    };
+    let malformed =
+        || unauthorized("authorization_malformed", "there must be one header field `Authorization`, as `Bearer KEY`");
     let mut fields = headers.get_all(header::AUTHORIZATION).iter();
     let Some(field) = fields.next() else {
-        return Err(unauthorized("key_missing", "this call wants a key, in the header field `Authorization: Bearer KEY`"));
+        return Err(unauthorized(
+            "key_missing",
+            "this call wants a key, in the header field `Authorization: Bearer KEY`",
+        ));
     };
     if fields.next().is_some() {
         return Err(malformed());
@@ -208,10 +206,8 @@ mod tests {
     use axum::http::HeaderValue;
     use axum::http::header::HeaderName;
 
-    const HERE: Peer = Peer {
-        address: SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5000),
-        on_loopback: true,
-    };
+    const HERE: Peer =
+        Peer { address: SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5000), on_loopback: true };
 
     fn key(fill: u8, scopes: &[Scope]) -> (KeyText, Key) {
         let text = KeyText::from_random([fill; 32]);

@@ -4,6 +4,7 @@
 //! Never: has a socket; a test may call [`Door::answer`] itself.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,6 +88,12 @@ pub struct Door {
     description: Arc<str>,
 }
 
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Door({} routes)", self.infos.len())
+    }
+}
+
 /// What requests share.
 struct Shared {
     keyring: watch::Receiver<Arc<Keyring>>,
@@ -113,7 +120,7 @@ impl Door {
     pub fn new(routes: Routes, options: DoorOptions) -> Door {
         // The description has its own route in it, so it can only be written once that route is in the list.
         let described = Arc::new(OnceLock::new());
-        let routes = routes.add(Route::new(routes!(openapi), Access::Open).with_state(Arc::clone(&described)));
+        let routes = routes.with(Route::new(routes!(openapi), Access::Open).with_state(Arc::clone(&described)));
         let description = routes.description(&options.title, &options.version);
         let description: Arc<str> =
             serde_json::to_string(&description).expect("a description has text keys only").into();
@@ -136,7 +143,9 @@ impl Door {
         };
         let router = routes
             .into_router(guard)
-            .fallback(|| async { Problem::not_found("there is no such path; `/openapi.json` describes those there are") })
+            .fallback(|| async {
+                Problem::not_found("there is no such path; `/openapi.json` describes those there are")
+            })
             .method_not_allowed_fallback(|| async {
                 let detail = "this path does not have this method; the header field `allow` names those it has";
                 Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
@@ -253,7 +262,9 @@ struct Admitted(String);
 impl Shared {
     fn tell_of_no_keys(&self) {
         if !self.told_of_no_keys.swap(true, Ordering::Relaxed) {
-            tracing::warn!("no key is defined: whoever reaches loopback on this machine is answered and may do everything");
+            tracing::warn!(
+                "no key is defined: whoever reaches loopback on this machine is answered and may do everything"
+            );
         }
     }
 
@@ -363,7 +374,8 @@ impl Gate {
             return Err(problem);
         }
         let Consumed(consumed) = extension::<Consumed>(&parts.extensions)?;
-        let body = if body.is_end_stream() { body } else { Bounded::wrap(body, limit, self.shared.body_timeout, consumed) };
+        let body =
+            if body.is_end_stream() { body } else { Bounded::wrap(body, limit, self.shared.body_timeout, consumed) };
         Ok((Request::from_parts(parts, body), begun, admitted))
     }
 }
@@ -377,7 +389,8 @@ fn extension<T: Clone + Send + Sync + 'static>(extensions: &axum::http::Extensio
 /// An answer of a library below, such as an extractor's refusal in plain text, as a problem.
 fn problem_for_text(response: Response) -> Response {
     let status = response.status();
-    let is_text = response.headers().get(header::CONTENT_TYPE).is_none_or(|kind| kind.as_bytes().starts_with(b"text/plain"));
+    let is_text =
+        response.headers().get(header::CONTENT_TYPE).is_none_or(|kind| kind.as_bytes().starts_with(b"text/plain"));
     if !(status.is_client_error() || status.is_server_error()) || !is_text {
         return response;
     }

@@ -127,7 +127,7 @@ impl Routes {
     ///
     /// If there is one with this method and path.
     #[must_use]
-    pub fn add(mut self, route: Route) -> Routes {
+    pub fn with(mut self, route: Route) -> Routes {
         let RouteInfo { method, path, .. } = &route.info;
         let taken = self.list.iter().any(|other| other.info.method == method && other.info.path == *path);
         assert!(!taken, "two routes for {method} {path}");
@@ -139,10 +139,10 @@ impl Routes {
     ///
     /// # Panics
     ///
-    /// As [`Routes::add`].
+    /// As [`Routes::with`].
     #[must_use]
     pub fn and(self, others: Routes) -> Routes {
-        others.list.into_iter().fold(self, Routes::add)
+        others.list.into_iter().fold(self, Routes::with)
     }
 
     /// The table, in the order of adding.
@@ -176,7 +176,7 @@ impl Routes {
         for Route { info, handler, .. } in self.list {
             let path = Arc::clone(&info.path);
             let guarded = guard(info, handler);
-            let all = by_path.remove(&path).map_or_else(MethodRouter::new, |others| others);
+            let all = by_path.remove(&path).unwrap_or_else(MethodRouter::new);
             by_path.insert(path, all.merge(guarded));
         }
         by_path.into_iter().fold(axum::Router::new(), |router, (path, handlers)| router.route(&path, handlers))

@@ -29,8 +29,7 @@ pub enum Scope {
 
 impl Scope {
     /// All scopes, in the order in which they are written.
-    pub const ALL: [Scope; 6] =
-        [Scope::Read, Scope::Write, Scope::Execute, Scope::Worker, Scope::Events, Scope::Admin];
+    pub const ALL: [Scope; 6] = [Scope::Read, Scope::Write, Scope::Execute, Scope::Worker, Scope::Events, Scope::Admin];
 
     /// The scope's word, as in the configuration and in answers.
     pub const fn word(self) -> &'static str {
