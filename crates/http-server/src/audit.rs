@@ -104,8 +104,13 @@ impl Recorder {
             lost(&self.figures, &entry, "too many wait for the audit log");
             return None;
         };
+        // A call may be dropped because its runtime ends.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            lost(&self.figures, &entry, "the process ends");
+            return None;
+        };
         let (sink, figures) = (Arc::clone(&self.sink), Arc::clone(&self.figures));
-        Some(tokio::spawn(async move {
+        Some(runtime.spawn(async move {
             match tokio::time::timeout(AUDIT_TIMEOUT, sink.record(entry.clone())).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => lost(&figures, &entry, &error.to_string()),

@@ -129,8 +129,10 @@ async fn speak<T>(
 
     let end = watch(&mut connection, &progress, stopping).await;
     let figures = service.door.figures();
+    let mut unread = false;
     match end {
-        End::Spoken => {}
+        // A refusal may have been sent while the client still sends.
+        End::Spoken => unread = progress.is_within_head() || !consumed.load(Ordering::Relaxed),
         End::TooSlow(Step::Head) => Figures::add(&figures.heads_too_slow),
         End::TooSlow(Step::Idle) => Figures::add(&figures.idle_closed),
         End::TooSlow(Step::Busy) => {
@@ -139,7 +141,6 @@ async fn speak<T>(
             return;
         }
     }
-    let unread = progress.step() == Step::Head || !consumed.load(Ordering::Relaxed);
     let Requests { stream, .. } = connection.into_parts().io.into_inner();
     close(stream, unread).await;
 }
@@ -238,13 +239,15 @@ struct Progress {
 struct State {
     step: Step,
     since: Instant,
+    /// Whether a part of the head has come, in the step `Head`.
+    begun: bool,
     /// Since when nothing of what is to be written could be.
     stalled: Option<Instant>,
 }
 
 impl Progress {
     fn new(times: Times) -> Progress {
-        let state = State { step: Step::Head, since: Instant::now(), stalled: None };
+        let state = State { step: Step::Head, since: Instant::now(), begun: false, stalled: None };
         Progress { times, state: Mutex::new(state) }
     }
 
@@ -252,19 +255,22 @@ impl Progress {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn step(&self) -> Step {
-        self.change(|state| state.step)
+    fn is_within_head(&self) -> bool {
+        self.change(|state| state.step == Step::Head && state.begun)
     }
 
     fn enter(&self, step: Step) {
-        self.change(|state| (state.step, state.since) = (step, Instant::now()));
+        self.change(|state| (state.step, state.since, state.begun) = (step, Instant::now(), false));
     }
 
     /// Bytes came in.
     fn received(&self) {
-        if self.step() == Step::Idle {
-            self.enter(Step::Head);
-        }
+        self.change(|state| {
+            if state.step == Step::Idle {
+                (state.step, state.since) = (Step::Head, Instant::now());
+            }
+            state.begun = true;
+        });
     }
 
     /// A write went on, or could not.
@@ -276,7 +282,7 @@ impl Progress {
 
     /// When the connection has taken too long, and in which step; a write that is stuck counts as `Busy`.
     fn deadline(&self) -> Option<(Instant, Step)> {
-        let State { step, since, stalled } = self.change(|state| *state);
+        let State { step, since, stalled, .. } = self.change(|state| *state);
         let step_end = match step {
             Step::Head => Some((since + self.times.head, step)),
             Step::Idle => Some((since + self.times.idle, step)),

@@ -197,7 +197,7 @@ impl Door {
     /// As [`Door::answer`]; `consumed` tells at the end whether the request's body was read to its end.
     pub(crate) async fn answer_noting(&self, mut request: Request, peer: Peer, consumed: Arc<AtomicBool>) -> Response {
         let (id, began) = (RequestId::next(), Instant::now());
-        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let (method, path) = (request.method().clone(), audit::cut(request.uri().path()));
         consumed.store(request.body().is_end_stream(), Ordering::Relaxed);
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(id);

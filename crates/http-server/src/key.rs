@@ -161,6 +161,20 @@ impl KeyHash {
         KeyHash(Sha256::digest(secret.as_bytes()).into())
     }
 
+    /// The 32 bytes, for a database.
+    pub fn to_bytes(self) -> [u8; HASH_BYTES] {
+        self.0
+    }
+
+    /// What [`KeyHash::to_bytes`] gave.
+    ///
+    /// # Errors
+    ///
+    /// If there are not 32 bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<KeyHash, KeyHashError> {
+        bytes.try_into().map(KeyHash).map_err(|_| KeyHashError)
+    }
+
     /// The id of the key with this hash.
     pub fn id(&self) -> KeyId {
         KeyId(HEXLOWER.encode(&self.0[..ID_BYTES]))
@@ -213,15 +227,15 @@ mod tests {
         let read: KeyText = made.reveal().parse().unwrap();
         assert!(read.hash().matches(&made.hash()));
         // printf %s abab…ab | sha256sum
-        assert_eq!(
-            made.hash().to_string(),
-            format!("sha256:{}", HEXLOWER.encode(&Sha256::digest("ab".repeat(32).as_bytes())))
-        );
+        let digest = "271a413bd339c5709fdceaec41f14f11e9fbfb5042d72d331c65f32b284cd09a";
+        assert_eq!(made.hash().to_string(), format!("sha256:{digest}"));
         let text = made.reveal();
         assert_eq!(text.len(), 3 + 20 + 1 + 64);
         assert_eq!(&text[3..23], made.hash().id().as_str());
         assert!(made.hash().to_string().parse::<KeyHash>().unwrap().matches(&made.hash()));
         assert!(!made.hash().matches(&key(0xac).hash()));
+        assert!(KeyHash::from_bytes(&made.hash().to_bytes()).unwrap().matches(&made.hash()));
+        assert_eq!(KeyHash::from_bytes(&[0; 31]).unwrap_err(), KeyHashError);
     }
 
     #[test]

@@ -36,5 +36,5 @@ pub use problem::{PROBLEM_JSON, Problem, RETRY_AFTER_DEFAULT};
 pub use request_id::{REQUEST_ID_HEADER, RequestId};
 pub use route::{BODY_BYTES_DEFAULT, Route, RouteInfo, Routes};
 pub use scope::{Scope, Scopes, UnknownScope, granted};
-pub use server::{Server, ServerOptions, Stopped, Stopping, Times};
+pub use server::{ListenError, Server, ServerOptions, Stopped, Stopping, Times, listen};
 pub use tls::{Tls, TlsError};

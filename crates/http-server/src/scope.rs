@@ -132,6 +132,18 @@ impl fmt::Display for Scopes {
     }
 }
 
+/// Reads what [`Scopes`] shows: words with commas between them, or `none`.
+impl FromStr for Scopes {
+    type Err = UnknownScope;
+
+    fn from_str(text: &str) -> Result<Scopes, UnknownScope> {
+        if text == "none" {
+            return Ok(Scopes::NONE);
+        }
+        text.split(',').map(|word| word.trim().parse::<Scope>()).collect()
+    }
+}
+
 impl fmt::Debug for Scopes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter()).finish()
@@ -195,8 +207,11 @@ mod tests {
         for set in every_set() {
             let text = serde_json::to_string(&set).unwrap();
             assert_eq!(serde_json::from_str::<Scopes>(&text).unwrap(), set);
+            assert_eq!(set.to_string().parse(), Ok(set));
         }
         assert_eq!(Scopes::from_iter([Scope::Worker, Scope::Read]).to_string(), "read, worker");
         assert_eq!(Scopes::NONE.to_string(), "none");
+        assert_eq!("read,worker".parse(), Ok(Scopes::from_iter([Scope::Read, Scope::Worker])));
+        assert!("".parse::<Scopes>().is_err() && "read,".parse::<Scopes>().is_err());
     }
 }

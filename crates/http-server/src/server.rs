@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -15,12 +15,12 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::address::is_loopback;
+use crate::address::{AddressRefused, Surroundings, check_address, is_loopback};
 use crate::connection::{self, Service};
 use crate::door::Door;
 use crate::figures::Figures;
@@ -79,6 +79,56 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMES: u32 = 3;
+
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: i32 = 1024;
+
+/// Why no socket listens.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Keys or TLS are missing; nothing was opened.
+    #[error(transparent)]
+    Refused(#[from] AddressRefused),
+    /// Somebody else listens there.
+    #[error("[http] listen = \"{0}\" is in use: another program listens there")]
+    InUse(SocketAddr),
+    /// The name is unknown, or the system does not want it.
+    #[error("failed to listen at [http] listen = \"{place}\": {source}")]
+    System {
+        /// What was to be opened.
+        place: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// Opens the socket of the door, if that is allowed there. A name that stands for several addresses is opened at the
+/// first of them; none of them may need more than there is.
+///
+/// # Errors
+///
+/// If the name is unknown, keys or TLS are missing, or the system refuses.
+pub fn listen(host: &str, port: u16, around: Surroundings) -> Result<TcpListener, ListenError> {
+    let system = |source| ListenError::System { place: format!("{host}:{port}"), source };
+    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(system)?.collect();
+    for address in &addresses {
+        check_address(*address, around)?;
+    }
+    let Some(address) = addresses.first() else {
+        return Err(system(io::Error::other("the name has no address")));
+    };
+    let open = || {
+        let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?; // a restart need not wait for connections of the one before
+        socket.bind(&(*address).into())?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    };
+    open().map_err(|error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => ListenError::InUse(*address),
+        _ => system(error),
+    })
+}
 
 /// The answers to connections that are one too many, as bytes: there is no request yet that they could answer.
 struct Refusals {
@@ -427,5 +477,18 @@ mod tests {
         assert!(Sources::enter(&sources, ip, 2).is_some());
         drop(two);
         assert!(sources.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_socket_is_opened_where_that_is_allowed_and_free() {
+        let nothing = Surroundings { has_keys: false, has_tls: false, allow_plaintext: false };
+        let listener = listen("127.0.0.1", 0, nothing).unwrap();
+        let address = listener.local_addr().unwrap();
+        let error = listen("127.0.0.1", address.port(), nothing).unwrap_err();
+        assert!(matches!(error, ListenError::InUse(taken) if taken == address), "{error}");
+        assert!(matches!(listen("0.0.0.0", 0, nothing).unwrap_err(), ListenError::Refused(AddressRefused::NoKeys(_))));
+        assert!(listen("localhost", 0, nothing).is_ok());
+        let error = listen("name.invalid", 0, nothing).unwrap_err();
+        assert!(error.to_string().contains("name.invalid:0"), "{error}");
     }
 }

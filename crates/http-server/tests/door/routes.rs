@@ -163,6 +163,13 @@ async fn what_is_no_route_is_a_problem() {
     assert_eq!((reply.status, reply.code().as_str()), (405, "method_not_allowed"));
     let allowed: BTreeSet<&str> = reply.headers["allow"].split(',').map(str::trim).collect();
     assert_eq!(allowed, BTreeSet::from(["GET", "HEAD", "PUT"]));
+    for line in ["CONNECT localhost:80", "OPTIONS *", "TRACE /open", "BREW /open"] {
+        let reply = client.ask(format!("{line} HTTP/1.1\r\nhost: localhost\r\n\r\n")).await;
+        assert!([404, 405].contains(&reply.status), "{line}: {reply:?}");
+        reply.code();
+    }
+    let absolute = "GET http://localhost/open HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    assert_eq!(client.ask(absolute).await.body, b"open");
     for path in ["/v1/things/x", "/v1/things/-1", "/v1/things/1?limit=x"] {
         let reply = client.ask(get(path)).await;
         assert_eq!(reply.status, 400, "{path}");

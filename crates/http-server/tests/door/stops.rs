@@ -15,12 +15,14 @@ async fn requests_under_way_end_and_nothing_new_begins() {
     let address = server.address();
     let mut idle = Client::connect(address).await;
     assert_eq!(idle.ask(get("/open")).await.status, 200);
+    let mut fresh = Client::connect(address).await;
     let mut busy = Client::connect(address).await;
     busy.send(post("/v1/hold", "")).await;
     soon("the call", sample.shared.held.notified()).await;
 
     let stop = tokio::spawn(server.stop(LONG));
     idle.ends().await;
+    fresh.ends().await;
     assert!(soon("connecting", TcpStream::connect(address)).await.is_err(), "it accepts after the stop");
     assert!(!stop.is_finished());
     sample.shared.release.notify_one();
