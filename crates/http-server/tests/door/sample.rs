@@ -1,6 +1,5 @@
 //! Routes that do what the tests need, and a server of them.
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use axum::extract::State;
 use axum::response::Response;
 use http_server::{
     Access, AuditEntry, AuditFailed, AuditSink, Caller, Door, DoorOptions, Json, Key, KeyText, Keyring, Path, Problem,
-    Query, Raw, Recording, Route, Routes, Scope, Server, ServerOptions, Stopping,
+    Query, Raw, Recording, Route, Routes, Scope, Server, ServerOptions, Stopping, Surroundings, listen,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
@@ -204,7 +203,8 @@ impl Sample {
     }
 
     pub(crate) fn serve(&self, options: ServerOptions) -> Server {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let nothing = Surroundings { has_keys: false, has_tls: false, allow_plaintext: false };
+        let listener = listen("127.0.0.1", 0, nothing).unwrap();
         Server::start(listener, Arc::clone(&self.door), None, options).unwrap()
     }
 }

@@ -131,7 +131,7 @@ async fn who_speaks_no_tls_or_never_ends_its_handshake_is_closed() {
     let (files, sample) = (Files::new("handshake"), Sample::new(vec![]));
     let trusted = files.renew();
     let tls = Arc::new(files.load().unwrap());
-    let handshake = Duration::from_millis(200);
+    let handshake = Duration::from_secs(1);
     let times = Times { handshake, head: LONG, idle: LONG, write: LONG };
     let server = serve(&sample, &tls, ServerOptions { times, ..ServerOptions::default() });
     let mut silent = Client::connect(server.address()).await;
