@@ -1,6 +1,20 @@
 //! The daemon: a member of the cluster that serves the HTTP API.
 //!
-//! Owns: what stands behind keys, audit log and configuration, and how the parts are put together.
-//! Never: has rules of tubes, pipelines or runs.
+//! Owns: how database, cluster, door and configuration are put together; what stands behind keys, audit log, options set in
+//! the database, health and metrics.
+//! Never: has rules of tubes, pipelines or runs. Their parts hand in routes, migrations, and what is to be called at beats,
+//! at changes of leadership and at a fence.
 
+mod audit;
+mod daemon;
+mod keys;
+mod live;
+mod metrics;
+mod routes;
+mod storage;
 pub mod store;
+
+pub use daemon::{AskSupervisor, Control, Daemon, DaemonError, run};
+pub use metrics::{MetricsSource, Sample, SampleKind};
+pub use routes::routes;
+pub use storage::{MIGRATIONS, SCHEMA_VERSION, StorageError, open};

@@ -124,7 +124,13 @@ pub enum SchemaError {
 ///
 /// What the database says.
 pub async fn read(database: &Database) -> Result<Schema, DbError> {
-    database.read(Script::transaction(|mut tx| async move { Ok(Verdict::RollBack(read_in(&mut tx).await?)) })).await
+    database.read(reading()).await
+}
+
+/// What [`read`] runs, for a connection that is not the database's own.
+#[must_use]
+pub fn reading() -> Script<Schema> {
+    Script::transaction(|mut tx| async move { Ok(Verdict::RollBack(read_in(&mut tx).await?)) })
 }
 
 /// Whether a program that knows the schema up to number `known` can work on this database at present.

@@ -47,8 +47,9 @@ pub struct DoorOptions {
     pub title: String,
     /// The version in the API's description.
     pub version: String,
-    /// The keys, of which a sender may put others into their place at any time.
-    pub keyring: watch::Receiver<Arc<Keyring>>,
+    /// The keys, of which a sender may put others into their place at any time. `None`: not known yet, so whatever needs a
+    /// key is answered with 503.
+    pub keyring: watch::Receiver<Option<Arc<Keyring>>>,
     /// Who keeps the audit log.
     pub audit: Arc<dyn AuditSink>,
     /// Whether routes of [`Access::Probe`] answer everybody.
@@ -63,7 +64,7 @@ impl DoorOptions {
         DoorOptions {
             title: title.into(),
             version: version.into(),
-            keyring: watch::channel(Arc::default()).1,
+            keyring: watch::channel(Some(Arc::default())).1,
             audit: Arc::new(NoAudit),
             public_probes: true,
             body_timeout: BODY_TIMEOUT,
@@ -96,7 +97,7 @@ impl fmt::Debug for Door {
 
 /// What requests share.
 struct Shared {
-    keyring: watch::Receiver<Arc<Keyring>>,
+    keyring: watch::Receiver<Option<Arc<Keyring>>>,
     recorder: Arc<Recorder>,
     figures: Arc<Figures>,
     public_probes: bool,
@@ -184,7 +185,7 @@ impl Door {
 
     /// Says in the log that everybody is answered, if no key is defined.
     pub(crate) fn tell_of_no_keys(&self) {
-        if self.shared.keyring.borrow().is_empty() {
+        if self.shared.keyring.borrow().as_ref().is_some_and(|ring| ring.is_empty()) {
             self.shared.tell_of_no_keys();
         }
     }
@@ -341,7 +342,11 @@ impl Gate {
         let mut admitted = None;
         if !wanted.is_empty() {
             let now_ms = now_ms();
-            let keyring = Arc::clone(&self.shared.keyring.borrow());
+            let keyring = self.shared.keyring.borrow().clone().ok_or_else(|| {
+                let detail =
+                    "which keys are defined is not known yet: the daemon is starting, or waits for its database";
+                Problem::unavailable("starting", detail)
+            })?;
             let caller = access::identify(&parts.headers, &keyring, peer, now_ms)?;
             match caller.key_id() {
                 Some(id) => self.shared.note_use(id, now_ms),

@@ -57,8 +57,14 @@ static PRUNE: Sql = Sql::same(
      WHERE id <= (SELECT max(id) FROM config_change) - $1 ORDER BY id LIMIT $2)",
 );
 
+static OLDEST: Sql = Sql::new(
+    "config.oldest",
+    "SELECT floor(extract(epoch FROM clock_timestamp() - min(at)) * 1000)::bigint FROM config_change",
+    "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) - min(at) FROM config_change",
+);
+
 /// The statements, for the suite that prepares them all.
-pub const ALL: &[&Sql] = &[&LOCK, &VERSION, &LIST, &FIND, &SET, &UNSET, &LOG, &HISTORY, &PRUNE];
+pub const ALL: &[&Sql] = &[&LOCK, &VERSION, &LIST, &FIND, &SET, &UNSET, &LOG, &HISTORY, &PRUNE, &OLDEST];
 
 /// How many changes are kept.
 pub const HISTORY_ROWS: i64 = 1_000;
@@ -185,6 +191,12 @@ pub fn history(section: Option<String>, key: Option<String>, rows_max: u32) -> S
 #[must_use]
 pub fn prune(rows_max: i64) -> Script<u64> {
     Script::statement(&PRUNE, [HISTORY_ROWS.into(), rows_max.into()], |answer| Ok(answer.affected))
+}
+
+/// Age of the oldest change in ms; `None`: there is none.
+#[must_use]
+pub fn oldest_ms() -> Script<Option<i64>> {
+    Script::statement(&OLDEST, [], |answer| answer.rows.first().map_or(Ok(None), |row| row.int_or_null(0)))
 }
 
 async fn version(tx: &mut Tx) -> Result<i64, DbError> {

@@ -1,6 +1,6 @@
 //! Keys of the HTTP API: what is stored of them. The secret is not.
 
-use database_core::{Answer, DbError, Script, Sql, Value};
+use database_core::{Answer, DbError, Script, Sql, Tx, Value, Verdict};
 
 static INSERT: Sql = Sql::new(
     "key.insert",
@@ -90,18 +90,31 @@ pub struct StoredKey {
     pub is_expired: bool,
 }
 
-/// Stores a key. False: there is one of that name, or of that id, already.
+/// Stores a key. False: there is one of that name, or of that id, already. `caches` tells all members.
 #[must_use]
-pub fn insert(key: NewKey) -> Script<bool> {
-    let values = [
-        key.id.into(),
-        key.name.into(),
-        Value::Bytes(key.hash),
-        key.scopes.into(),
-        key.created_by.into(),
-        key.life_ms.into(),
-    ];
-    Script::statement(&INSERT, values, |answer| Ok(answer.affected == 1))
+pub fn insert(key: NewKey, caches: Option<(&'static Sql, &'static str)>) -> Script<bool> {
+    Script::transaction(move |mut tx| async move {
+        let values = vec![
+            key.id.into(),
+            key.name.into(),
+            Value::Bytes(key.hash),
+            key.scopes.into(),
+            key.created_by.into(),
+            key.life_ms.into(),
+        ];
+        if tx.execute(&INSERT, values).await? == 0 {
+            return Ok(Verdict::RollBack(false));
+        }
+        tell(&mut tx, caches).await?;
+        Ok(Verdict::Commit(true))
+    })
+}
+
+async fn tell(tx: &mut Tx, caches: Option<(&'static Sql, &'static str)>) -> Result<(), DbError> {
+    if let Some((sql, name)) = caches {
+        tx.execute(sql, [name.into()]).await?;
+    }
+    Ok(())
 }
 
 /// All keys, the oldest first.
@@ -110,11 +123,15 @@ pub fn list() -> Script<Vec<StoredKey>> {
     Script::statement(&LIST, [KEYS_MAX.into()], read)
 }
 
-/// Revokes the key of that id or name, and gives its id; `None`: there is none that is not revoked.
+/// Revokes the key of that id or name, and gives its id; `None`: there is none that is not revoked. `caches` tells all
+/// members.
 #[must_use]
-pub fn revoke(id_or_name: &str, by: &str) -> Script<Option<String>> {
-    Script::statement(&REVOKE, [id_or_name.into(), by.into()], |answer| {
-        answer.rows.first().map(|row| row.text(0).map(str::to_owned)).transpose()
+pub fn revoke(id_or_name: &str, by: &str, caches: Option<(&'static Sql, &'static str)>) -> Script<Option<String>> {
+    let values = [id_or_name.into(), by.into()];
+    Script::transaction(move |mut tx| async move {
+        let Some(row) = tx.query_opt(&REVOKE, values).await? else { return Ok(Verdict::RollBack(None)) };
+        tell(&mut tx, caches).await?;
+        Ok(Verdict::Commit(Some(row.text(0)?.to_owned())))
     })
 }
 

@@ -95,7 +95,7 @@ async fn each_route_is_open_to_exactly_the_keys_that_have_a_scope_for_it() {
             if !others.is_empty() {
                 keys.push(key(2, others).1);
             }
-            sample.keyring.send_replace(std::sync::Arc::new(Keyring::new(keys)));
+            sample.keyring.send_replace(Some(std::sync::Arc::new(Keyring::new(keys))));
             let narrowed = held.iter().chain(others).any(|scope| matches!(scope, Scope::Execute | Scope::Worker));
             for route in sample.door.routes() {
                 // Those that wait are asked by their wrong callers only.
@@ -144,10 +144,13 @@ async fn without_keys_loopback_is_answered_until_the_first_key_is_there() {
         sample.door.answer(request(&Method::GET, "/v1/things/{id}", None), peer(on_loopback)).await.status().as_u16()
     };
     assert_eq!((ask(true).await, ask(false).await), (200, 401));
-    sample.keyring.send_replace(std::sync::Arc::new(Keyring::new([key(1, &[Scope::Admin]).1])));
+    sample.keyring.send_replace(Some(std::sync::Arc::new(Keyring::new([key(1, &[Scope::Admin]).1]))));
     assert_eq!((ask(true).await, ask(false).await), (401, 401));
-    sample.keyring.send_replace(std::sync::Arc::default());
+    sample.keyring.send_replace(Some(std::sync::Arc::default()));
     assert_eq!((ask(true).await, ask(false).await), (200, 401));
+    // Not known is not the same as none.
+    sample.keyring.send_replace(None);
+    assert_eq!((ask(true).await, ask(false).await), (503, 503));
 }
 
 #[tokio::test]

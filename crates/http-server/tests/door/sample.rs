@@ -182,7 +182,7 @@ pub(crate) struct Sample {
     pub(crate) door: Arc<Door>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) audit: Arc<Memory>,
-    pub(crate) keyring: watch::Sender<Arc<Keyring>>,
+    pub(crate) keyring: watch::Sender<Option<Arc<Keyring>>>,
 }
 
 impl Sample {
@@ -193,7 +193,7 @@ impl Sample {
     pub(crate) fn with(keys: Vec<Key>, change: impl FnOnce(&mut DoorOptions)) -> Sample {
         crate::secrets::keep_log();
         let (shared, audit) = (Arc::new(Shared::default()), Arc::new(Memory::default()));
-        let (keyring, receiver) = watch::channel(Arc::new(Keyring::new(keys)));
+        let (keyring, receiver) = watch::channel(Some(Arc::new(Keyring::new(keys))));
         let mut options = DoorOptions::new("Sample", "1");
         options.keyring = receiver;
         options.audit = Arc::clone(&audit) as Arc<dyn AuditSink>;
