@@ -4,6 +4,7 @@
 //! Never: ends because the database does not answer or does not fit; it says so, and tries again.
 
 use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use http_server::{
     AddressRefused, Door, DoorOptions, Routes, Server, ServerOptions, Surroundings, Tls, TlsError, check_address,
     is_loopback,
 };
-use tenure_config::{Config, Listen};
-use tokio::sync::{mpsc, watch};
+use tenure_config::Config;
+use tokio::sync::watch;
 
 use crate::audit::AuditLog;
 use crate::keys::{self, KeyError, Keys};
@@ -27,7 +28,7 @@ use crate::metrics::MetricsSource;
 use crate::storage::{self, MIGRATIONS, SCHEMA_VERSION, Storage, StorageError};
 use crate::{routes, store};
 
-/// How long requests under way may take at the stop.
+/// How long the stop may take if the daemon ends by itself.
 const STOP_MAX: Duration = Duration::from_secs(5);
 /// Name of the program beside the schema it brought, and in registrations.
 const PROGRAM: &str = concat!("tenure ", env!("CARGO_PKG_VERSION"));
@@ -36,14 +37,21 @@ const SCHEMA_LOOK_BEATS: u32 = 12;
 /// How long entries of the audit log are kept.
 const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// How the daemon is told what to do by who started it.
+/// A state that is waited for.
+type Awaited<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// How the daemon and whoever started it speak.
 pub struct Control {
-    /// True: stop.
-    pub stop: watch::Receiver<bool>,
-    /// Read again what can be read again: the certificate, the options of the database.
-    pub reload: mpsc::Receiver<()>,
-    /// Called when requests are answered, with the address.
-    pub on_listening: Box<dyn FnOnce(SocketAddr) + Send>,
+    /// `[http] listen`, opened; the account may not be able to open it any more.
+    pub listener: TcpListener,
+    /// Called when everything that can refuse a start has not.
+    pub on_ready: Box<dyn FnOnce() + Send>,
+    /// Ends when requests may be answered.
+    pub go: Awaited<()>,
+    /// Ends when the daemon is to stop: within how long.
+    pub stop: Awaited<Duration>,
+    /// The configuration, whenever it was read anew.
+    pub config: watch::Receiver<Arc<Config>>,
     /// Asks the supervisor for its status, as JSON; `None`: there is no supervisor.
     pub supervisor: Option<AskSupervisor>,
     /// More text for `/metrics`.
@@ -81,17 +89,6 @@ pub enum DaemonError {
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The address cannot be opened.
-    #[error("failed to listen on http://{address}: {source}")]
-    Listen {
-        /// Which.
-        address: String,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// `[http] listen` is not one that this program serves.
-    #[error("[http] listen = \"{0}\" is not an address with a port")]
-    NoAddress(String),
     /// The process lacks something of the system.
     #[error("failed to start: {0}")]
     System(#[from] std::io::Error),
@@ -185,13 +182,9 @@ pub async fn run(config: Config, control: Control) -> Result<(), DaemonError> {
         (Some(certificate), Some(key)) => Some(Arc::new(Tls::load(certificate, key)?)),
         _ => None,
     };
-    let (listener, address) = listen(&config)?;
-    let around = Surroundings {
-        // Without keys of its own it depends on the database, which is asked below.
-        has_keys: true,
-        has_tls: tls.is_some(),
-        allow_plaintext: config.http.allow_plaintext,
-    };
+    let address = control.listener.local_addr()?;
+    // Whether keys are defined depends on the database, which is asked later.
+    let around = Surroundings { has_keys: true, has_tls: tls.is_some(), allow_plaintext: config.http.allow_plaintext };
     check_address(address, around)?;
     let Storage { database, direct } = storage::open(&config, "the daemon")?;
     let public_probes = config.http.public_health;
@@ -212,13 +205,18 @@ pub async fn run(config: Config, control: Control) -> Result<(), DaemonError> {
     options.public_probes = public_probes;
     let door = Arc::new(Door::new(routes(&daemon).and((control.routes)(&daemon)), options));
     let _ = daemon.0.door.set(Arc::clone(&door));
-    let server = Server::start(listener, door, tls.clone(), ServerOptions::default())?;
-    (control.on_listening)(server.address());
+    (control.on_ready)();
+    control.go.await;
+    let server = Server::start(control.listener, door, tls.clone(), ServerOptions::default())?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    tracing::info!("the HTTP API answers at {scheme}://{address}");
 
     let joining = tokio::spawn(join(daemon.clone(), times, direct, control.steps));
-    let result = wait(&daemon, address, around, control.stop, control.reload, tls.as_deref()).await;
+    let result = wait(&daemon, address, around, control.stop, control.config, tls.as_deref()).await;
     joining.abort();
-    let stopped = server.stop(STOP_MAX).await;
+    let within = result.as_ref().copied().unwrap_or(STOP_MAX);
+    // The registration is ended within the time too, after the requests.
+    let stopped = server.stop(within / 2).await;
     if stopped.cut > 0 {
         tracing::warn!("{} requests were cut off by the stop", stopped.cut);
     }
@@ -229,26 +227,29 @@ pub async fn run(config: Config, control: Control) -> Result<(), DaemonError> {
         file.close().await;
     } else {
         // The last notice says that this member is gone.
-        database.notices().flush(STOP_MAX).await;
+        database.notices().flush(within / 4).await;
     }
-    result
+    result.map(drop)
 }
 
-/// Until the stop; reloads what is asked for. Ends with an error if others could reach the door and no key is defined.
+/// Until the stop; takes over configurations that are read anew. Ends with an error if others could reach the door and no
+/// key is defined.
 async fn wait(
     daemon: &Daemon,
     address: SocketAddr,
     around: Surroundings,
-    mut stop: watch::Receiver<bool>,
-    mut reload: mpsc::Receiver<()>,
+    mut stop: Awaited<Duration>,
+    mut configs: watch::Receiver<Arc<Config>>,
     tls: Option<&Tls>,
-) -> Result<(), DaemonError> {
+) -> Result<Duration, DaemonError> {
     let mut ring = daemon.keys().ring();
     loop {
         tokio::select! {
-            // An end of whoever could ask for the stop is a stop.
-            _ = stop.wait_for(|stop| *stop) => return Ok(()),
-            Some(()) = reload.recv() => reload_all(daemon, tls).await,
+            within = &mut stop => return Ok(within),
+            Ok(()) = configs.changed() => {
+                let config = Arc::clone(&configs.borrow_and_update());
+                reload(daemon, config, tls).await;
+            }
             Ok(()) = ring.changed(), if !is_loopback(address.ip()) => {
                 let has_keys = ring.borrow_and_update().as_ref().is_none_or(|ring| !ring.is_empty());
                 check_address(address, Surroundings { has_keys, ..around })?;
@@ -257,12 +258,13 @@ async fn wait(
     }
 }
 
-async fn reload_all(daemon: &Daemon, tls: Option<&Tls>) {
-    if let Some(Err(error)) = tls.map(Tls::reload) {
-        tracing::error!("the certificate stays as it was: {error}");
-    } else if tls.is_some() {
-        tracing::info!("the certificate was read again");
+async fn reload(daemon: &Daemon, config: Arc<Config>, tls: Option<&Tls>) {
+    match tls.map(Tls::reload) {
+        Some(Ok(())) => tracing::info!("the certificate was read again"),
+        Some(Err(error)) => tracing::error!("the certificate stays as it was: {error}"),
+        None => {}
     }
+    daemon.live().set_base(config);
     refresh(daemon, &cluster_server::Dropped::All).await;
 }
 
@@ -407,16 +409,6 @@ fn times(config: &Config) -> Result<Times, TimesError> {
         lease: config.cluster.lease,
     };
     times.check().map(|()| times)
-}
-
-fn listen(config: &Config) -> Result<(TcpListener, SocketAddr), DaemonError> {
-    let Listen::Tcp { host, port } = &config.http.listen else {
-        return Err(DaemonError::NoAddress(config.http.listen.to_string()));
-    };
-    let refused = |source| DaemonError::Listen { address: format!("{host}:{port}"), source };
-    let listener = TcpListener::bind((host.as_str(), *port)).map_err(refused)?;
-    let address = listener.local_addr().map_err(refused)?;
-    Ok((listener, address))
 }
 
 /// As a problem for a caller: what the database said stays in the log.

@@ -20,7 +20,7 @@ const ATTEMPTS_MAX: u32 = 10;
 /// The configuration in force. Clones are the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Live {
-    base: Arc<Config>,
+    base: watch::Sender<Arc<Config>>,
     current: watch::Sender<Arc<Config>>,
 }
 
@@ -44,8 +44,17 @@ pub(crate) enum ChangeError {
 impl Live {
     pub(crate) fn new(base: Config) -> Self {
         let base = Arc::new(base);
-        let (current, _) = watch::channel(Arc::clone(&base));
-        Self { base, current }
+        Self { base: watch::Sender::new(Arc::clone(&base)), current: watch::Sender::new(base) }
+    }
+
+    /// The configuration of the file was read anew; [`Live::reload`] puts it in force. What is only looked at when the process
+    /// starts stays as it was until then.
+    pub(crate) fn set_base(&self, base: Arc<Config>) {
+        self.base.send_replace(base);
+    }
+
+    fn base(&self) -> Arc<Config> {
+        Arc::clone(&self.base.borrow())
     }
 
     /// What is in force.
@@ -60,7 +69,7 @@ impl Live {
     /// What the database says. Rows that make no configuration are logged, and nothing changes.
     pub(crate) async fn reload(&self, database: &Database) -> Result<(), DbError> {
         let overlay = database.read(config::read()).await?;
-        match with_overlay(&self.base, &rows(&overlay.rows)) {
+        match with_overlay(&self.base(), &rows(&overlay.rows)) {
             Ok(config) => {
                 self.current.send_if_modified(|current| {
                     let is_other = **current != config;
@@ -100,7 +109,7 @@ impl Live {
                     at_ms: 0,
                 });
             }
-            with_overlay(&self.base, &rows(&stored))?;
+            with_overlay(&self.base(), &rows(&stored))?;
             let change = || {
                 let place = (place.section.clone(), place.key.clone());
                 config::change(version, place, value.clone(), who.to_owned(), caches.map(|sql| (sql, CACHE)))
