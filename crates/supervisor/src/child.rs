@@ -21,7 +21,7 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 use crate::control::{Channel, Envelope};
-use crate::message::{FailureCause, FromChild, Instance, Instruction};
+use crate::message::{FailureCause, FromChild, Instance, Instruction, Topology};
 use crate::pages::Pages;
 use crate::sys;
 
@@ -71,18 +71,16 @@ pub struct Start {
     pub instance: Instance,
     /// Whether the server drains already: no new job from the beginning, and no [`FromChild::Drained`] is awaited.
     pub drained: bool,
-    /// How many owners the server has.
-    pub owners: u16,
-    /// How many frontends the server has.
-    pub frontends: u16,
-    /// For an owner: the file whose lock it holds for life, with [`crate::lock::Lock`]; `None` if the caller of the
-    /// supervisor has its own way to exclude a second owner.
+    /// Which slots the server has.
+    pub topology: Topology,
+    /// For a process with jobs: the file whose lock it holds for life, with [`crate::lock::Lock`]; `None` if the caller
+    /// of the supervisor has its own way to exclude a second one.
     pub slot_lock: Option<PathBuf>,
-    /// What the caller of the supervisor has to say; no concern of this crate.
+    /// What the caller of the supervisor has to say to this role; no concern of this crate.
     pub options: serde_json::Value,
     /// The shared memory of the server.
     pub pages: Pages,
-    /// For a frontend: duplicates of the listeners.
+    /// Duplicates of the listeners of this role.
     pub listeners: Vec<OwnedFd>,
 }
 
@@ -101,18 +99,27 @@ pub enum ToChild {
     Say(Instruction),
 }
 
-/// Tells the supervisor why this process does not begin its work, after it has given its [`Child`] away.
+/// Another way to report, for who has given the [`Child`] away: any thread may use it.
 #[derive(Debug)]
 pub struct Reporter(Option<Channel>);
 
 impl Reporter {
+    /// Sends a report.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Child::send`].
+    pub fn send(&self, report: &FromChild) -> io::Result<()> {
+        match &self.0 {
+            Some(channel) => channel.send(report, &[]),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
     /// Says that the process fails because of `reason`, with an exit code that decides what follows. If it cannot be
     /// said, the exit code alone tells.
     pub fn failed(&self, reason: &str) {
-        if let Some(channel) = &self.0 {
-            let failed = FromChild::Failed { cause: FailureCause::Other, reason: reason.to_owned() };
-            let _ = channel.send(&failed, &[]);
-        }
+        let _ = self.send(&FromChild::Failed { cause: FailureCause::Other, reason: reason.to_owned() });
     }
 }
 
@@ -156,13 +163,11 @@ impl Child {
             return Err(ChildError::SupervisorGone);
         }
         watch(lifeline).map_err(ChildError::system("watch the lifeline"))?;
-        let pages =
-            Pages::map(memory, start.owners, start.frontends).map_err(ChildError::system("map the shared pages"))?;
+        let pages = Pages::map(memory, start.topology).map_err(ChildError::system("map the shared pages"))?;
         let start = Start {
             instance: start.instance,
             drained: start.drained,
-            owners: start.owners,
-            frontends: start.frontends,
+            topology: start.topology,
             slot_lock: start.slot_lock,
             options: start.options,
             pages,
@@ -171,7 +176,7 @@ impl Child {
         Ok((Child { channel, links: BTreeMap::new() }, start))
     }
 
-    /// Another handle for the last words of a start that fails.
+    /// Another handle to report by.
     #[must_use]
     pub fn reporter(&self) -> Reporter {
         Reporter(self.channel.as_fd().try_clone_to_owned().ok().map(Channel::from_socket))
