@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::SocketType;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::control::{Channel, Envelope};
 use crate::message::{FailureCause, FromChild, Instance, Instruction, Topology};
@@ -97,6 +97,8 @@ pub enum ToChild {
     },
     /// Anything else.
     Say(Instruction),
+    /// These are the options of this role from now on ([`Start::options`]).
+    Options(serde_json::Value),
 }
 
 /// Another way to report, for who has given the [`Child`] away: any thread may use it.
@@ -135,7 +137,7 @@ impl Child {
     /// The first call of a supervised process: before any thread, file or socket of its own.
     ///
     /// Ties the process to its supervisor: the kernel kills it when the supervisor ends, and a thread does when the
-    /// lifeline ends. SIGTERM, SIGINT and SIGUSR1 have no effect on it: they reach the supervisor, which passes on what
+    /// lifeline ends. SIGTERM, SIGINT, SIGUSR1 and SIGHUP have no effect on it: they reach the supervisor, which passes on what
     /// they mean. Standard input is /dev/null afterwards.
     ///
     /// # Errors
@@ -143,7 +145,7 @@ impl Child {
     /// [`ChildError`]; the process must end.
     pub fn from_inherited() -> Result<(Child, Start), ChildError> {
         let channel = take_channel()?;
-        let own = [std::os::fd::AsRawFd::as_raw_fd(&channel.as_fd())];
+        let own = [channel.as_fd().as_raw_fd()];
         refuse_foreign_descriptors(&own)?;
         ignore_signals().map_err(ChildError::system("install signal handlers"))?;
         // After any change of the account, which would clear it; then the comparison, as the supervisor may have ended
@@ -202,6 +204,7 @@ impl Child {
                 }
                 None => Err(io::Error::new(io::ErrorKind::InvalidData, "a link without a socket")),
             },
+            Ok((Envelope::Options(options), _)) => Ok(Some(ToChild::Options(options))),
             Ok((Envelope::Start(_), _)) => Err(io::Error::new(io::ErrorKind::InvalidData, "a second start message")),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
@@ -284,7 +287,7 @@ fn refuse_foreign_descriptors(own: &[i32]) -> Result<(), ChildError> {
 /// Signals to a whole terminal or control group reach every process; only the supervisor acts on them. And where a limit of
 /// the file size is met, the write that meets it fails instead of ending the process.
 fn ignore_signals() -> io::Result<()> {
-    for signal in [SIGTERM, SIGINT, SIGUSR1, Signal::XFSZ.as_raw()] {
+    for signal in [SIGTERM, SIGINT, SIGUSR1, SIGHUP, Signal::XFSZ.as_raw()] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     Ok(())

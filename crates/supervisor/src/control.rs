@@ -38,6 +38,8 @@ pub(crate) enum Envelope {
     },
     /// No descriptor.
     Say(Instruction),
+    /// What the caller of the supervisor has to say has changed. No descriptor.
+    Options(serde_json::Value),
 }
 
 /// What a process is and what it serves, as it travels.

@@ -35,7 +35,7 @@ mod sys;
 
 pub use error::SuperviseError;
 pub use message::{Ending, FailureCause, FromChild, Instance, Instruction, Role, Slot, Topology};
-pub use plan::{Plan, RaiseGeneration, RolePlan, generations_in_memory};
+pub use plan::{OnReload, Plan, RaiseGeneration, RolePlan, generations_in_memory};
 pub use rules::{OnSlotFailed, RestartPolicy};
 pub use status::{ProcessStatus, Status, StatusError};
 

@@ -16,6 +16,9 @@ use crate::rules::{OnSlotFailed, RestartPolicy};
 /// Raises the generation of a slot, durably where it has to outlive this process, and returns it: above every earlier one.
 pub type RaiseGeneration = Box<dyn FnMut(Role, u16) -> io::Result<u32>>;
 
+/// Gives the options of a role that have changed.
+pub type OnReload = Box<dyn FnMut() -> Option<(Role, serde_json::Value)>>;
+
 /// Sets the page of a process that has ended to what is so without it.
 #[cfg(target_os = "linux")]
 pub type OnEnded = Box<dyn Fn(Role, &Page<'_>)>;
@@ -64,6 +67,9 @@ pub struct Plan {
     /// are to be set to what is so without the process.
     #[cfg(target_os = "linux")]
     pub on_ended: OnEnded,
+    /// Called at SIGHUP, if [`crate::Signals::with_reload`] was: what it gives is told to the processes of that role, and
+    /// to those started later.
+    pub on_reload: OnReload,
     /// Called once, when all slots are ready and clients are accepted.
     pub on_serving: Box<dyn FnMut()>,
     /// Seed for the spread of restart delays.
@@ -103,6 +109,7 @@ impl Plan {
             figures: Vec::new(),
             #[cfg(target_os = "linux")]
             on_ended: Box::new(|_, _| {}),
+            on_reload: Box::new(|| None),
             on_serving: Box::new(|| {}),
             seed: u64::from(std::process::id()),
             #[cfg(target_os = "linux")]

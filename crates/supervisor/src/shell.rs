@@ -48,6 +48,7 @@ const LOCK_WAIT_SUPERVISOR: Duration = Duration::from_secs(2);
 const TOKEN_STOP: Token = Token(0);
 const TOKEN_DRAIN: Token = Token(1);
 const TOKEN_STATUS: Token = Token(2);
+const TOKEN_RELOAD: Token = Token(3);
 /// First token of the connections of operators.
 const TOKEN_OPERATORS: usize = 8;
 /// First token of the processes; each has two.
@@ -216,8 +217,29 @@ impl Shell {
                     operator.accept(now_ns, &self.poll);
                 }
             }
+            TOKEN_RELOAD => {
+                if self.signals.reload.as_mut().is_some_and(Signals::take) {
+                    self.reload();
+                }
+            }
             Token(token) if token >= TOKEN_PROCESSES => self.look_at_process((token - TOKEN_PROCESSES) / 2),
             Token(token) => self.serve_operator(now_ns, token - TOKEN_OPERATORS),
+        }
+    }
+
+    /// Tells the processes of a role that their options have changed, if they have; also those to come.
+    fn reload(&mut self) {
+        let Some((role, options)) = (self.plan.on_reload)() else { return };
+        if options.to_string().len() > OPTIONS_BYTES_MAX {
+            tracing::error!(%role, "its new options are longer than {OPTIONS_BYTES_MAX} bytes: it keeps the old ones");
+            return;
+        }
+        let message = crate::control::Envelope::Options(options.clone());
+        for process in self.processes.iter_mut().flatten().filter(|process| process.instance.role == role) {
+            process.tell(&message, None);
+        }
+        if let Some(of_role) = self.plan.roles.get_mut(&role) {
+            of_role.options = options;
         }
     }
 

@@ -116,6 +116,31 @@ fn a_drain_is_answered_by_the_tubes_alone() {
     assert!(drained.iter().all(|line| line.starts_with("tubes")) && drained.len() == 2, "{drained:?}");
 }
 
+/// What SIGHUP brings is told to the daemon that is there, and to those started later; to nobody else.
+#[test]
+fn a_hangup_brings_the_daemon_new_options() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &BOTH);
+    let options = || -> Vec<String> {
+        let told = folder.events().into_iter().filter(|line| line.contains(" options "));
+        // Without the process number.
+        told.map(|line| {
+            line.split(' ').enumerate().filter(|(at, _)| *at != 3).map(|(_, word)| word).collect::<Vec<_>>().join(" ")
+        })
+        .collect()
+    };
+    server.signal(Signal::HUP);
+    until("the daemon hears", || (options() == ["daemon 0 1 options 1"]).then_some(()));
+    server.handle(daemon()).signal(Signal::KILL);
+    server.until_ready(daemon(), 2);
+    until("its successor hears", || (options() == ["daemon 0 1 options 1", "daemon 0 2 options 1"]).then_some(()));
+    server.signal(Signal::HUP);
+    until("the daemon hears again", || {
+        (options().last().is_some_and(|line| line.ends_with("2 options 2"))).then_some(())
+    });
+    assert!(server.client().ask("put 0").starts_with("ok 1 "));
+}
+
 /// S26: in each combination a stop ends everything in order and leaves nothing.
 #[test]
 fn a_stop_ends_tubes_and_daemon_in_order() {

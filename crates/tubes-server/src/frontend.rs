@@ -557,7 +557,7 @@ impl Frontend {
                     // A little earlier than the supervisor would kill it.
                     self.stopping_until = Some(now_ns + within_ms.saturating_mul(900_000));
                 }
-                ToChild::Say(Instruction::Stop { .. }) => {}
+                ToChild::Say(Instruction::Stop { .. }) | ToChild::Options(_) => {}
             }
         }
         Ok(())

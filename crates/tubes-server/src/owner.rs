@@ -357,7 +357,7 @@ impl Owner {
                     self.child.send(&FromChild::Drained).map_err(failed)?;
                 }
                 ToChild::Say(Instruction::Stop { .. }) => self.is_stopping = true,
-                ToChild::Say(Instruction::Go | Instruction::Barrier { .. }) => {}
+                ToChild::Say(Instruction::Go | Instruction::Barrier { .. }) | ToChild::Options(_) => {}
             }
         }
         Ok(())

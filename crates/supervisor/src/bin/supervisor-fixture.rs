@@ -104,6 +104,13 @@ mod linux {
             plan.roles.insert(role, of_role);
         }
         drop((listener, of_daemon));
+        let (folder, mut reloads) = (dir.to_owned(), 0);
+        plan.on_reload = Box::new(move || {
+            reloads += 1;
+            Some((Role::Daemon, serde_json::json!({ "dir": folder, "role": Role::Daemon, "reloads": reloads })))
+        });
+        let signals = supervisor::Signals::install().and_then(supervisor::Signals::with_reload);
+        plan.signals = Some(signals.expect("signal handlers"));
         let events = dir.join("events");
         plan.on_serving = Box::new(move || note(&events, &format!("supervisor serving {daemons} {address}")));
         match supervisor::supervise(plan) {
@@ -186,12 +193,18 @@ mod linux {
         }
         let ready = FromChild::Ready { generation: who.generation, jobs: 0, next_id: 100 * u64::from(who.slot) };
         shared.note("ready");
+        if shared.start.options["reloads"].is_number() {
+            shared.note(&format!("options {}", shared.start.options["reloads"]));
+        }
         if child.send(&ready).is_err() {
             return wait_for_ever();
         }
         loop {
             match child.recv() {
                 Ok(Some(ToChild::Link { peer, socket })) => take_link(&shared, peer.slot, socket),
+                Ok(Some(ToChild::Options(options))) => {
+                    shared.note(&format!("options {}", options["reloads"]));
+                }
                 Ok(Some(ToChild::Say(instruction))) => match instruction {
                     Instruction::Ping { .. } if has("frozen") => {}
                     Instruction::Ping { nonce } => {
