@@ -80,7 +80,8 @@ fn level(call: &TubesCall, config: &Config) -> LogLevel {
     }
 }
 
-fn options(call: &TubesCall, config: &Config) -> Result<ServerOptions, Failure> {
+/// What the queue server is started with.
+pub(crate) fn options(call: &TubesCall, config: &Config) -> Result<ServerOptions, Failure> {
     let flags = &call.flags;
     for (given, flag) in [(flags.compact, "-c"), (flags.no_compact, "-n")] {
         if given {

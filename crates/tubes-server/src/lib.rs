@@ -47,6 +47,9 @@ mod trace_multi;
 pub use error::ServeError;
 pub use listen::Address;
 pub use memory::give_memory_back_with;
+pub use metrics::name::{CPU_SYSTEM_US, CPU_USER_US};
+#[cfg(target_os = "linux")]
+pub use metrics::text_of;
 pub use multi::{MultiOptions, RoleMain, Supervision, role, serve_multi};
 pub use options::{LogSettings, ServerOptions};
 pub use privileges::Account;

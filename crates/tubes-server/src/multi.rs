@@ -56,7 +56,7 @@ pub fn serve_multi(options: &ServerOptions, multi: &MultiOptions, supervision: &
         account.switch()?;
     }
     let supervised = crate::Supervised::prepare(options, Some(multi), supervision, sockets, None)?;
-    supervised.serve(signals, |_| {})
+    supervised.serve(signals)
 }
 
 /// Refuses: this system lacks what several processes are tied together with.

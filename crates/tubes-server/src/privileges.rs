@@ -31,6 +31,12 @@ impl Account {
         }
     }
 
+    /// Whether this process has it already.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        nix::unistd::geteuid() == self.user.uid
+    }
+
     /// Gives it a file or folder that this process has made for it.
     ///
     /// # Errors

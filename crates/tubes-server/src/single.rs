@@ -288,7 +288,8 @@ impl Server {
     }
 
     fn stop(&mut self) {
-        if self.has_signal(Signal::Stop) {
+        if self.has_signal(Signal::Stop) && self.stopping_until.is_none() {
+            tracing::info!("stopping");
             self.begin_stop(STOP_NS);
         }
     }
@@ -297,7 +298,6 @@ impl Server {
     /// their answers are given up after `within_ns`.
     fn begin_stop(&mut self, within_ns: u64) {
         if self.stopping_until.is_none() {
-            tracing::info!("stopping");
             self.stopping_until = Some(self.now.boot_ns.saturating_add(within_ns));
             // While it is still served: afterwards the path may be another server's.
             self.own_socket = None;

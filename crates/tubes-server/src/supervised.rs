@@ -143,14 +143,18 @@ impl Supervised {
         })
     }
 
-    /// Runs the server until it is told to stop. `complete` may add to the plan what stands beside the queue server.
+    /// To it may be added what stands beside the queue server.
+    pub fn plan(&mut self) -> &mut Plan {
+        &mut self.plan
+    }
+
+    /// Runs the server until it is told to stop.
     ///
     /// # Errors
     ///
     /// [`ServeError`] says why it did not start, or what ended it early.
-    pub fn serve(self, signals: Signals, complete: impl FnOnce(&mut Plan)) -> Result<(), ServeError> {
+    pub fn serve(self, signals: Signals) -> Result<(), ServeError> {
         let Supervised { mut plan, metrics, status_socket, _directory, _own_socket } = self;
-        complete(&mut plan);
         plan.signals = Some(signals);
         tracing::info!("status at {}", status_socket.display());
         if let Some(endpoint) = metrics {
