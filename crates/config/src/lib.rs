@@ -20,18 +20,20 @@ mod rules;
 mod secret;
 mod sections;
 mod shown;
+mod sources;
 mod units;
 mod value;
 
 pub use database_url::DatabaseUrl;
 pub use error::{ConfigError, Problem};
-pub use load::{LoadOptions, load};
+pub use load::{LoadOptions, load, load_with_sources, read};
 pub use options::{OptionInfo, Reload, options};
 pub use overlay::{OverlayKey, OverlayRow, with_overlay};
 pub use reference::reference;
 pub use secret::Secret;
 pub use sections::{FieldInfo, KeyEntry, KeySource, Price, Quota, QuotaLimit, SectionInfo, section_kinds};
 pub use shown::{ConfigChange, ConfigHistory, ConfigPage, SetOption, Shown, ShownOrigin};
+pub use sources::Sources;
 pub use units::{
     DatabaseSync, Day, Listen, LogLevel, Mode, Money, OnSlotFailed, Pooler, QuotaPer, Ratio, RestartLimit, Scope, Sync,
 };

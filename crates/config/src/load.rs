@@ -12,8 +12,10 @@ use crate::names::nearest;
 use crate::options::{OptionInfo, options};
 use crate::sections::{SectionInfo, section_kinds};
 use crate::value::{Value, key_part};
-use crate::{Config, ConfigError, Origin, Problem};
+use crate::{Config, ConfigError, Origin, Problem, Sources};
 
+/// How the variables begin that may be meant for an option.
+const VARIABLES: &str = "TENURE_";
 /// The variable that names the file.
 const FILE_VARIABLE: &str = "TENURE_CONFIG";
 
@@ -56,16 +58,45 @@ pub fn load<Environment>(options: LoadOptions<Environment>) -> Result<Config, Co
 where
     Environment: IntoIterator<Item = (String, String)>,
 {
+    load_with_sources(options).map(|(config, _)| config)
+}
+
+/// As [`load`]; also what was read, from which [`read`] makes the same configuration in another process.
+///
+/// # Errors
+///
+/// As of [`load`].
+pub fn load_with_sources<Environment>(options: LoadOptions<Environment>) -> Result<(Config, Sources), ConfigError>
+where
+    Environment: IntoIterator<Item = (String, String)>,
+{
     let environment: Vec<(String, String)> = options.environment.into_iter().collect();
-    let mut config = Config::default();
-    let mut problems = Vec::new();
     let named = options.explicit.or_else(|| variable(&environment, FILE_VARIABLE).map(PathBuf::from));
-    match read_first(named, &environment, &options.folder, options.system_file) {
-        Ok(Some((path, text))) => apply_file(&mut config, &path, &text, &mut problems),
-        Ok(None) => {}
-        Err(problem) => problems.push(problem),
+    let (file, problem) = match read_first(named, &environment, &options.folder, options.system_file) {
+        Ok(file) => (file, None),
+        Err(problem) => (None, Some(problem)),
+    };
+    let variables = environment.into_iter().filter(|(name, _)| name.starts_with(VARIABLES)).collect();
+    let sources = Sources { file, variables };
+    let config = apply(&sources, problem.into_iter().collect())?;
+    Ok((config, sources))
+}
+
+/// Reads what was found before.
+///
+/// # Errors
+///
+/// Everything that is wrong in it, at once.
+pub fn read(sources: &Sources) -> Result<Config, ConfigError> {
+    apply(sources, Vec::new())
+}
+
+fn apply(sources: &Sources, mut problems: Vec<Problem>) -> Result<Config, ConfigError> {
+    let mut config = Config::default();
+    if let Some((path, text)) = &sources.file {
+        apply_file(&mut config, path, text, &mut problems);
     }
-    apply_variables(&mut config, &environment, &mut problems);
+    apply_variables(&mut config, &sources.variables, &mut problems);
     config.finish(problems)
 }
 
@@ -215,7 +246,7 @@ fn apply_entry(
 }
 
 fn apply_variables(config: &mut Config, environment: &[(String, String)], problems: &mut Vec<Problem>) {
-    let mut variables: Vec<_> = environment.iter().filter(|(name, _)| name.starts_with("TENURE_")).collect();
+    let mut variables: Vec<_> = environment.iter().filter(|(name, _)| name.starts_with(VARIABLES)).collect();
     variables.sort(); // the environment has no order, but messages should
     let (aliases, variables): (Vec<_>, Vec<_>) =
         variables.into_iter().partition(|(name, _)| options().iter().any(|option| option.alias() == Some(name)));

@@ -196,3 +196,20 @@ fn a_flag_with_a_wrong_value_changes_nothing() {
     assert!(config.set_by_flag("tubes.nothing", "1", "--nothing").is_err());
     assert_eq!(config, Config::default());
 }
+
+#[test]
+fn what_was_read_makes_the_same_configuration_elsewhere_and_shows_no_secret() {
+    let folder = Folder::new();
+    let path = folder.write("tenure.toml", "[database]\nurl = \"postgres://tenure:hidden@db/tenure\"\n");
+    let environment = [("TENURE_TUBES__OWNERS", "7"), ("TENURE_KEY", "hidden too"), ("HOME", "/nowhere")];
+    let (config, sources) = folder.load_with_sources(None, &environment).unwrap();
+    // As it travels to another process; the file may be another one by then.
+    let text = serde_json::to_string(&sources).unwrap();
+    fs::write(&path, "no longer TOML").unwrap();
+    let there: tenure_config::Sources = serde_json::from_str(&text).unwrap();
+    assert_eq!(tenure_config::read(&there).unwrap(), config);
+    assert_eq!(there.file(), Some(path.as_path()));
+    assert!(!text.contains("nowhere"), "only variables of ours: {text}");
+    let shown = format!("{sources:?}");
+    assert!(!shown.contains("hidden") && shown.contains("TENURE_TUBES__OWNERS"), "{shown}");
+}

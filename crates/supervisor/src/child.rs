@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::SocketType;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::control::{Channel, Envelope};
-use crate::message::{FailureCause, FromChild, Instance, Instruction};
+use crate::message::{FailureCause, FromChild, Instance, Instruction, Topology};
 use crate::pages::Pages;
 use crate::sys;
 
@@ -71,18 +71,16 @@ pub struct Start {
     pub instance: Instance,
     /// Whether the server drains already: no new job from the beginning, and no [`FromChild::Drained`] is awaited.
     pub drained: bool,
-    /// How many owners the server has.
-    pub owners: u16,
-    /// How many frontends the server has.
-    pub frontends: u16,
-    /// For an owner: the file whose lock it holds for life, with [`crate::lock::Lock`]; `None` if the caller of the
-    /// supervisor has its own way to exclude a second owner.
+    /// Which slots the server has.
+    pub topology: Topology,
+    /// For a process with jobs: the file whose lock it holds for life, with [`crate::lock::Lock`]; `None` if the caller
+    /// of the supervisor has its own way to exclude a second one.
     pub slot_lock: Option<PathBuf>,
-    /// What the caller of the supervisor has to say; no concern of this crate.
+    /// What the caller of the supervisor has to say to this role; no concern of this crate.
     pub options: serde_json::Value,
     /// The shared memory of the server.
     pub pages: Pages,
-    /// For a frontend: duplicates of the listeners.
+    /// Duplicates of the listeners of this role.
     pub listeners: Vec<OwnedFd>,
 }
 
@@ -99,20 +97,31 @@ pub enum ToChild {
     },
     /// Anything else.
     Say(Instruction),
+    /// These are the options of this role from now on ([`Start::options`]).
+    Options(serde_json::Value),
 }
 
-/// Tells the supervisor why this process does not begin its work, after it has given its [`Child`] away.
+/// Another way to report, for who has given the [`Child`] away: any thread may use it.
 #[derive(Debug)]
 pub struct Reporter(Option<Channel>);
 
 impl Reporter {
+    /// Sends a report.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Child::send`].
+    pub fn send(&self, report: &FromChild) -> io::Result<()> {
+        match &self.0 {
+            Some(channel) => channel.send(report, &[]),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
     /// Says that the process fails because of `reason`, with an exit code that decides what follows. If it cannot be
     /// said, the exit code alone tells.
     pub fn failed(&self, reason: &str) {
-        if let Some(channel) = &self.0 {
-            let failed = FromChild::Failed { cause: FailureCause::Other, reason: reason.to_owned() };
-            let _ = channel.send(&failed, &[]);
-        }
+        let _ = self.send(&FromChild::Failed { cause: FailureCause::Other, reason: reason.to_owned() });
     }
 }
 
@@ -128,7 +137,7 @@ impl Child {
     /// The first call of a supervised process: before any thread, file or socket of its own.
     ///
     /// Ties the process to its supervisor: the kernel kills it when the supervisor ends, and a thread does when the
-    /// lifeline ends. SIGTERM, SIGINT and SIGUSR1 have no effect on it: they reach the supervisor, which passes on what
+    /// lifeline ends. SIGTERM, SIGINT, SIGUSR1 and SIGHUP have no effect on it: they reach the supervisor, which passes on what
     /// they mean. Standard input is /dev/null afterwards.
     ///
     /// # Errors
@@ -136,7 +145,7 @@ impl Child {
     /// [`ChildError`]; the process must end.
     pub fn from_inherited() -> Result<(Child, Start), ChildError> {
         let channel = take_channel()?;
-        let own = [std::os::fd::AsRawFd::as_raw_fd(&channel.as_fd())];
+        let own = [channel.as_fd().as_raw_fd()];
         refuse_foreign_descriptors(&own)?;
         ignore_signals().map_err(ChildError::system("install signal handlers"))?;
         // After any change of the account, which would clear it; then the comparison, as the supervisor may have ended
@@ -156,13 +165,11 @@ impl Child {
             return Err(ChildError::SupervisorGone);
         }
         watch(lifeline).map_err(ChildError::system("watch the lifeline"))?;
-        let pages =
-            Pages::map(memory, start.owners, start.frontends).map_err(ChildError::system("map the shared pages"))?;
+        let pages = Pages::map(memory, start.topology).map_err(ChildError::system("map the shared pages"))?;
         let start = Start {
             instance: start.instance,
             drained: start.drained,
-            owners: start.owners,
-            frontends: start.frontends,
+            topology: start.topology,
             slot_lock: start.slot_lock,
             options: start.options,
             pages,
@@ -171,7 +178,7 @@ impl Child {
         Ok((Child { channel, links: BTreeMap::new() }, start))
     }
 
-    /// Another handle for the last words of a start that fails.
+    /// Another handle to report by.
     #[must_use]
     pub fn reporter(&self) -> Reporter {
         Reporter(self.channel.as_fd().try_clone_to_owned().ok().map(Channel::from_socket))
@@ -197,6 +204,7 @@ impl Child {
                 }
                 None => Err(io::Error::new(io::ErrorKind::InvalidData, "a link without a socket")),
             },
+            Ok((Envelope::Options(options), _)) => Ok(Some(ToChild::Options(options))),
             Ok((Envelope::Start(_), _)) => Err(io::Error::new(io::ErrorKind::InvalidData, "a second start message")),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
@@ -279,7 +287,7 @@ fn refuse_foreign_descriptors(own: &[i32]) -> Result<(), ChildError> {
 /// Signals to a whole terminal or control group reach every process; only the supervisor acts on them. And where a limit of
 /// the file size is met, the write that meets it fails instead of ending the process.
 fn ignore_signals() -> io::Result<()> {
-    for signal in [SIGTERM, SIGINT, SIGUSR1, Signal::XFSZ.as_raw()] {
+    for signal in [SIGTERM, SIGINT, SIGUSR1, SIGHUP, Signal::XFSZ.as_raw()] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     Ok(())

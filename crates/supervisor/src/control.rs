@@ -16,7 +16,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Instance, Instruction};
+use crate::message::{Instance, Instruction, Topology};
 
 /// Largest message. The start message has the caller's options and is the only long one; what is longer does not fit the
 /// buffers of a socket with certainty.
@@ -38,6 +38,8 @@ pub(crate) enum Envelope {
     },
     /// No descriptor.
     Say(Instruction),
+    /// What the caller of the supervisor has to say has changed. No descriptor.
+    Options(serde_json::Value),
 }
 
 /// What a process is and what it serves, as it travels.
@@ -45,8 +47,7 @@ pub(crate) enum Envelope {
 pub(crate) struct StartEnvelope {
     pub(crate) instance: Instance,
     pub(crate) drained: bool,
-    pub(crate) owners: u16,
-    pub(crate) frontends: u16,
+    pub(crate) topology: Topology,
     pub(crate) slot_lock: Option<PathBuf>,
     pub(crate) options: serde_json::Value,
 }

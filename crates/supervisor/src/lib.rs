@@ -1,8 +1,9 @@
-//! The process tree of a server: one supervisor, owners that have the jobs, frontends that have the clients.
+//! The process tree of a server: one supervisor; owners that have the jobs and frontends that have the clients, or one
+//! process with both; and a daemon with everything else.
 //!
 //! Owns: slots and generations, start barrier, restart policy, watchdog, drain and stop; the control channel; the shared
 //! pages; locks; the status of all of it.
-//! Never: talks to clients, opens a log, or knows what owners and frontends say to each other over their links.
+//! Never: talks to clients, opens a log or a database, or knows what processes say to each other over their links.
 //!
 //! ```text
 //!   supervise(plan) ── rules: decisions without time or I/O
@@ -33,8 +34,8 @@ mod shell;
 mod sys;
 
 pub use error::SuperviseError;
-pub use message::{Ending, FailureCause, FromChild, Instance, Instruction, Role, Slot};
-pub use plan::{Plan, RaiseGeneration, generations_in_memory};
+pub use message::{Ending, FailureCause, FromChild, Instance, Instruction, Role, Slot, Topology};
+pub use plan::{OnReload, Plan, RaiseGeneration, RolePlan, generations_in_memory};
 pub use rules::{OnSlotFailed, RestartPolicy};
 pub use status::{ProcessStatus, Status, StatusError};
 

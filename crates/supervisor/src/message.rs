@@ -12,15 +12,46 @@ pub enum Role {
     Owner,
     /// Has client connections.
     Frontend,
+    /// One process with the jobs and the client connections of the whole queue server.
+    Tubes,
+    /// Everything that is no queue server: what stands beside the tubes under one supervisor.
+    Daemon,
 }
 
 impl Role {
+    /// All of them, in the order in which slots are listed everywhere.
+    pub const ALL: [Role; 4] = [Role::Owner, Role::Frontend, Role::Tubes, Role::Daemon];
+
+    /// Whether its process has jobs, and perhaps a log of them.
+    #[must_use]
+    pub fn has_jobs(self) -> bool {
+        matches!(self, Role::Owner | Role::Tubes)
+    }
+
+    /// Whether somebody from outside connects to it: it is given listeners, and told when to accept.
+    #[must_use]
+    pub fn accepts(self) -> bool {
+        self != Role::Owner
+    }
+
+    /// The role at the other end of its links, if it has links.
+    #[must_use]
+    pub fn peer(self) -> Option<Role> {
+        match self {
+            Role::Owner => Some(Role::Frontend),
+            Role::Frontend => Some(Role::Owner),
+            Role::Tubes | Role::Daemon => None,
+        }
+    }
+
     /// The word for it in messages, labels and commands.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Role::Owner => "owner",
             Role::Frontend => "frontend",
+            Role::Tubes => "tubes",
+            Role::Daemon => "daemon",
         }
     }
 }
@@ -43,6 +74,69 @@ pub struct Slot {
 impl fmt::Display for Slot {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} {}", self.role, self.slot)
+    }
+}
+
+/// Which slots a server has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Topology {
+    /// Number of owners.
+    pub owners: u16,
+    /// Number of frontends.
+    pub frontends: u16,
+    /// Whether one process serves the queue instead of owners and frontends.
+    pub tubes: bool,
+    /// Whether there is a daemon.
+    pub daemon: bool,
+}
+
+impl Topology {
+    /// Several processes serve the queue; there is no daemon.
+    #[must_use]
+    pub const fn several(owners: u16, frontends: u16) -> Topology {
+        Topology { owners, frontends, tubes: false, daemon: false }
+    }
+
+    /// One process serves the queue; there is no daemon.
+    #[must_use]
+    pub const fn single() -> Topology {
+        Topology { owners: 0, frontends: 0, tubes: true, daemon: false }
+    }
+
+    /// How many slots a role has.
+    #[must_use]
+    pub fn count(self, role: Role) -> u16 {
+        match role {
+            Role::Owner => self.owners,
+            Role::Frontend => self.frontends,
+            Role::Tubes => self.tubes.into(),
+            Role::Daemon => self.daemon.into(),
+        }
+    }
+
+    /// All slots: by role, in the order of [`Role::ALL`].
+    pub fn slots(self) -> impl Iterator<Item = Slot> {
+        Role::ALL.into_iter().flat_map(move |role| (0..self.count(role)).map(move |slot| Slot { role, slot }))
+    }
+
+    /// How many slots there are.
+    #[must_use]
+    pub fn len(self) -> usize {
+        Role::ALL.into_iter().map(|role| usize::from(self.count(role))).sum()
+    }
+
+    /// Whether there is no slot at all.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The place of a slot among [`Topology::slots`]; `None` if there is no such slot.
+    #[must_use]
+    pub fn index(self, place: Slot) -> Option<usize> {
+        let before = Role::ALL.into_iter().take_while(|role| *role != place.role);
+        let first: usize = before.map(|role| usize::from(self.count(role))).sum();
+        (place.slot < self.count(place.role)).then(|| first + usize::from(place.slot))
     }
 }
 
@@ -75,13 +169,13 @@ impl fmt::Display for Instance {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromChild {
-    /// Configuration, lock and log are in order; it can serve as soon as it is linked. Sent once.
+    /// Configuration, lock and log are in order; it can serve as soon as it is linked, if it has links. Sent once.
     Ready {
         /// Of the sender, as in its start message.
         generation: u32,
-        /// Recovered jobs; 0 from a frontend.
+        /// Recovered jobs; 0 from a process that has none.
         jobs: u64,
-        /// The count from which new ids may be taken, as the sender's log knows it; 0 from a frontend.
+        /// From an owner the count from which new ids may be taken, as its log knows it; else 0.
         next_id: u64,
     },
     /// Answer to a ping, from the thread that does the work.
@@ -131,7 +225,7 @@ pub enum Instruction {
     /// That process has ended. Everything of it is void; a link to its successor follows later. A frontend closes the
     /// connections that depended on it before it sends anything to the successor.
     PeerGone(Instance),
-    /// To a frontend that has all its links: accept connections.
+    /// To whoever accepts connections, when all that is served to them is ready and linked: accept them.
     Go,
     /// To be answered with [`FromChild::Pong`].
     Ping {
@@ -146,7 +240,9 @@ pub enum Instruction {
         /// Milliseconds until it is killed.
         within_ms: u64,
     },
-    /// To an owner: finish the batch, sync the log, say [`FromChild::Stopped`] and exit with code 0.
+    /// To all others. An owner finishes the batch and syncs the log; the process of the tubes closes its listeners and
+    /// finishes the commands that were read completely before that; the daemon ends whatever it does. Then each says
+    /// [`FromChild::Stopped`] and exits with code 0.
     Stop {
         /// Milliseconds until it is killed.
         within_ms: u64,

@@ -5,8 +5,7 @@
 //!
 //! ```text
 //! page 0                     of the server: see [`ServerPage`]
-//! page 1 … owners            figures of owner 0 …
-//! then, one for each         figures of frontend 0 …
+//! then, one for each slot    its figures, in the order of the topology
 //! ```
 //!
 //! A page belongs to a slot, not to a process: counters stay when a process dies and its successor counts on.
@@ -18,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-use crate::message::Role;
+use crate::message::{Role, Slot, Topology};
 use crate::sys::SharedCounters;
 
 /// Bytes of a page.
@@ -38,8 +37,7 @@ const REAPED_SYSTEM_US: usize = 27;
 #[derive(Debug, Clone)]
 pub struct Pages {
     shared: Arc<Shared>,
-    owners: u16,
-    frontends: u16,
+    topology: Topology,
 }
 
 #[derive(Debug)]
@@ -49,26 +47,26 @@ struct Shared {
 }
 
 impl Pages {
-    /// Makes the pages of a server with so many processes. All counters are 0.
+    /// Makes the pages of a server with these slots. All counters are 0.
     ///
     /// # Errors
     ///
     /// The system has no memory by descriptor, or none left.
-    pub fn create(owners: u16, frontends: u16) -> io::Result<Pages> {
+    pub fn create(topology: Topology) -> io::Result<Pages> {
         let memory = memfd_create("tenure-pages", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&memory, (page_count(owners, frontends) * PAGE_BYTES) as u64)?;
+        ftruncate(&memory, (page_count(topology) * PAGE_BYTES) as u64)?;
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Pages::map(memory, owners, frontends)
+        Pages::map(memory, topology)
     }
 
-    /// Maps pages that another process has made for so many processes.
+    /// Maps pages that another process has made for these slots.
     ///
     /// # Errors
     ///
     /// `memory` is something else, or cannot be mapped.
-    pub fn map(memory: OwnedFd, owners: u16, frontends: u16) -> io::Result<Pages> {
-        let counters = SharedCounters::map(&memory, page_count(owners, frontends) * PAGE_COUNTERS)?;
-        Ok(Pages { shared: Arc::new(Shared { memory, counters }), owners, frontends })
+    pub fn map(memory: OwnedFd, topology: Topology) -> io::Result<Pages> {
+        let counters = SharedCounters::map(&memory, page_count(topology) * PAGE_COUNTERS)?;
+        Ok(Pages { shared: Arc::new(Shared { memory, counters }), topology })
     }
 
     /// The page of the server.
@@ -84,40 +82,26 @@ impl Pages {
     /// If the topology has no such slot.
     #[must_use]
     pub fn figures(&self, role: Role, slot: u16) -> Page<'_> {
-        let index = match role {
-            Role::Owner => {
-                assert!(slot < self.owners, "no owner {slot}: there are {}", self.owners);
-                1 + usize::from(slot)
-            }
-            Role::Frontend => {
-                assert!(slot < self.frontends, "no frontend {slot}: there are {}", self.frontends);
-                1 + usize::from(self.owners) + usize::from(slot)
-            }
-        };
-        self.page(index)
+        let place = Slot { role, slot };
+        let index = self.topology.index(place).unwrap_or_else(|| panic!("no {place} in {:?}", self.topology));
+        self.page(1 + index)
     }
 
-    /// The figures of all owners, then of all frontends, each in the order of its slots.
-    pub fn all_figures(&self) -> impl Iterator<Item = Page<'_>> {
-        (1..page_count(self.owners, self.frontends)).map(|index| self.page(index))
-    }
-
-    /// The sum of a counter over all processes; it wraps at 2^64.
+    /// The sum of a counter over all processes of the queue server; it wraps at 2^64. A daemon numbers its figures in its
+    /// own way.
     #[must_use]
     pub fn sum(&self, counter: usize) -> u64 {
-        self.all_figures().fold(0, |sum, page| sum.wrapping_add(page.counter(counter).load(Ordering::Relaxed)))
+        let slots = self.topology.slots().filter(|place| place.role != Role::Daemon);
+        slots.fold(0, |sum, place| {
+            let page = self.figures(place.role, place.slot);
+            sum.wrapping_add(page.counter(counter).load(Ordering::Relaxed))
+        })
     }
 
-    /// How many owners have a page.
+    /// Which slots have a page.
     #[must_use]
-    pub fn owners(&self) -> u16 {
-        self.owners
-    }
-
-    /// How many frontends have a page.
-    #[must_use]
-    pub fn frontends(&self) -> u16 {
-        self.frontends
+    pub fn topology(&self) -> Topology {
+        self.topology
     }
 
     fn page(&self, index: usize) -> Page<'_> {
@@ -131,8 +115,8 @@ impl AsFd for Pages {
     }
 }
 
-fn page_count(owners: u16, frontends: u16) -> usize {
-    1 + usize::from(owners) + usize::from(frontends)
+fn page_count(topology: Topology) -> usize {
+    1 + topology.len()
 }
 
 /// The figures of one slot. Its process alone writes them; everybody reads them.
@@ -229,8 +213,8 @@ mod tests {
 
     #[test]
     fn a_second_mapping_sees_what_the_first_wrote() {
-        let pages = Pages::create(2, 3).unwrap();
-        let copy = Pages::map(pages.as_fd().try_clone_to_owned().unwrap(), 2, 3).unwrap();
+        let pages = Pages::create(Topology::several(2, 3)).unwrap();
+        let copy = Pages::map(pages.as_fd().try_clone_to_owned().unwrap(), Topology::several(2, 3)).unwrap();
         pages.figures(Role::Owner, 1).counter(7).store(40, Ordering::Relaxed);
         pages.figures(Role::Frontend, 2).counter(7).fetch_add(2, Ordering::Relaxed);
         assert_eq!(copy.sum(7), 42);
@@ -245,8 +229,22 @@ mod tests {
     }
 
     #[test]
+    fn each_slot_has_a_page_of_its_own_and_the_daemons_counts_for_itself() {
+        let topology = Topology { daemon: true, ..Topology::several(2, 2) };
+        let pages = Pages::create(topology).unwrap();
+        for (index, place) in topology.slots().enumerate() {
+            assert_eq!(topology.index(place), Some(index));
+            pages.figures(place.role, place.slot).counter(3).store(10_u64.pow(index as u32), Ordering::Relaxed);
+        }
+        assert_eq!(topology.len(), 5);
+        assert_eq!(topology.index(Slot { role: Role::Tubes, slot: 0 }), None);
+        assert_eq!(pages.figures(Role::Daemon, 0).counter(3).load(Ordering::Relaxed), 10_000);
+        assert_eq!(pages.sum(3), 1_111);
+    }
+
+    #[test]
     fn the_size_of_pages_cannot_change() {
-        let pages = Pages::create(1, 1).unwrap();
+        let pages = Pages::create(Topology::several(1, 1)).unwrap();
         assert!(ftruncate(pages.as_fd(), 0).is_err());
         assert!(ftruncate(pages.as_fd(), 1 << 20).is_err());
     }
@@ -255,8 +253,8 @@ mod tests {
     fn memory_that_is_unsealed_or_too_small_is_refused() {
         let memory = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&memory, 1 << 20).unwrap();
-        assert!(Pages::map(memory, 1, 1).is_err());
-        let small = Pages::create(1, 1).unwrap();
-        assert!(Pages::map(small.as_fd().try_clone_to_owned().unwrap(), 2, 1).is_err());
+        assert!(Pages::map(memory, Topology::several(1, 1)).is_err());
+        let small = Pages::create(Topology::several(1, 1)).unwrap();
+        assert!(Pages::map(small.as_fd().try_clone_to_owned().unwrap(), Topology::several(2, 1)).is_err());
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::message::Role;
+use crate::message::{Role, Topology};
 #[cfg(target_os = "linux")]
 use crate::pages::Page;
 use crate::rules::{OnSlotFailed, RestartPolicy};
@@ -16,29 +16,35 @@ use crate::rules::{OnSlotFailed, RestartPolicy};
 /// Raises the generation of a slot, durably where it has to outlive this process, and returns it: above every earlier one.
 pub type RaiseGeneration = Box<dyn FnMut(Role, u16) -> io::Result<u32>>;
 
+/// Gives the options of a role that have changed.
+pub type OnReload = Box<dyn FnMut() -> Option<(Role, serde_json::Value)>>;
+
 /// Sets the page of a process that has ended to what is so without it.
 #[cfg(target_os = "linux")]
 pub type OnEnded = Box<dyn Fn(Role, &Page<'_>)>;
+
+/// What all processes of a role are started with.
+#[derive(Debug, Default)]
+pub struct RolePlan {
+    /// Arguments of the program; slot and generation come in the start message.
+    pub arguments: Vec<OsString>,
+    /// Listening sockets, if the role accepts. The supervisor keeps them for life, its processes get duplicates.
+    pub listeners: Vec<OwnedFd>,
+    /// Comes with the start message; its text in JSON is at most 32 KiB.
+    pub options: serde_json::Value,
+}
 
 /// A server of several processes.
 pub struct Plan {
     /// The program of all processes, as a rule `/proc/self/exe`.
     pub program: PathBuf,
-    /// Its arguments as an owner; slot and generation come in the start message.
-    pub owner_args: Vec<OsString>,
-    /// Its arguments as a frontend.
-    pub frontend_args: Vec<OsString>,
-    /// How many owners; at least 1.
-    pub owners: u16,
-    /// How many frontends; at least 1.
-    pub frontends: u16,
-    /// Listening sockets. The supervisor keeps them for life, frontends get duplicates.
-    pub listeners: Vec<OwnedFd>,
-    /// Sent to every process; its text in JSON is at most 32 KiB.
-    pub options: serde_json::Value,
+    /// Which slots there are: owners with frontends, or the process of the tubes, or neither; and perhaps a daemon.
+    pub topology: Topology,
+    /// What each role of the topology is started with.
+    pub roles: BTreeMap<Role, RolePlan>,
     /// How often and how quickly a slot is restarted.
     pub restart: RestartPolicy,
-    /// What happens when a slot has failed.
+    /// What happens when a slot of the queue server has failed.
     pub on_slot_failed: OnSlotFailed,
     /// Called before each start of a process.
     pub generation: RaiseGeneration,
@@ -46,8 +52,8 @@ pub struct Plan {
     pub id_count_start: u64,
     /// File whose lock excludes a second supervisor; `None` if the caller holds such a lock itself.
     pub lock: Option<PathBuf>,
-    /// For each owner the file whose lock it takes and holds for life; or empty, if owners exclude each other in another
-    /// way. The supervisor starts no process before all are free.
+    /// For each slot with jobs (owners, or the process of the tubes) the file whose lock its process takes and holds for
+    /// life; or empty, if they exclude each other in another way. The supervisor starts no process before all are free.
     pub slot_locks: Vec<PathBuf>,
     /// How long the slot locks of an earlier server are awaited.
     pub lock_wait: Duration,
@@ -61,7 +67,10 @@ pub struct Plan {
     /// are to be set to what is so without the process.
     #[cfg(target_os = "linux")]
     pub on_ended: OnEnded,
-    /// Called once, when all slots are ready and frontends accept.
+    /// Called at SIGHUP, if [`crate::Signals::with_reload`] was: what it gives is told to the processes of that role, and
+    /// to those started later.
+    pub on_reload: OnReload,
+    /// Called once, when all slots are ready and clients are accepted.
     pub on_serving: Box<dyn FnMut()>,
     /// Seed for the spread of restart delays.
     pub seed: u64,
@@ -75,8 +84,7 @@ impl fmt::Debug for Plan {
         formatter
             .debug_struct("Plan")
             .field("program", &self.program)
-            .field("owners", &self.owners)
-            .field("frontends", &self.frontends)
+            .field("topology", &self.topology)
             .finish_non_exhaustive()
     }
 }
@@ -84,15 +92,11 @@ impl fmt::Debug for Plan {
 impl Plan {
     /// A plan with the defaults of all policies, without listeners, locks and status socket.
     #[must_use]
-    pub fn new(program: PathBuf, owners: u16, frontends: u16, generation: RaiseGeneration) -> Plan {
+    pub fn new(program: PathBuf, topology: Topology, generation: RaiseGeneration) -> Plan {
         Plan {
             program,
-            owner_args: Vec::new(),
-            frontend_args: Vec::new(),
-            owners,
-            frontends,
-            listeners: Vec::new(),
-            options: serde_json::Value::Null,
+            topology,
+            roles: BTreeMap::new(),
             restart: RestartPolicy::default(),
             on_slot_failed: OnSlotFailed::default(),
             generation,
@@ -105,6 +109,7 @@ impl Plan {
             figures: Vec::new(),
             #[cfg(target_os = "linux")]
             on_ended: Box::new(|_, _| {}),
+            on_reload: Box::new(|| None),
             on_serving: Box::new(|| {}),
             seed: u64::from(std::process::id()),
             #[cfg(target_os = "linux")]

@@ -53,7 +53,7 @@ const CALM_NS: u64 = 60 * SECOND_NS;
 const RESTART_DELAY_NS_MAX: u64 = 5 * SECOND_NS;
 /// The stop, from the order to the last SIGKILL.
 pub const STOP: Duration = Duration::from_secs(10);
-/// Of it, the time of the frontends; the rest is for the owners.
+/// Of it, the time of the frontends; the rest is for the owners. What is neither has the whole of it.
 const STOP_FRONTENDS_NS: u64 = 6 * SECOND_NS;
 const STOP_NS: u64 = STOP.as_secs() * SECOND_NS;
 /// How long the end of killed processes is awaited. A process that the kernel does not let go is then left behind: it
@@ -68,7 +68,7 @@ const CODE_DIRECTORY: i32 = 10;
 #[derive(Debug)]
 pub struct Rules {
     config: Config,
-    /// Owners, then frontends.
+    /// In the order of the topology.
     entries: Vec<Entry>,
     links: Vec<LinkState>,
     links_made: u64,
@@ -84,15 +84,15 @@ impl Rules {
     ///
     /// # Panics
     ///
-    /// If there is no owner or no frontend.
+    /// If there is no slot, or owners without frontends, or frontends without owners.
     #[must_use]
     pub fn new(config: Config, seed: u64) -> Rules {
-        assert!(config.owners > 0 && config.frontends > 0, "a server has at least one owner and one frontend");
-        let owners = (0..config.owners).map(|slot| Slot { role: Role::Owner, slot });
-        let frontends = (0..config.frontends).map(|slot| Slot { role: Role::Frontend, slot });
+        let topology = config.topology;
+        assert!(!topology.is_empty(), "a server has at least one slot");
+        assert_eq!(topology.owners > 0, topology.frontends > 0, "owners need frontends, and frontends owners");
         Rules {
             config,
-            entries: owners.chain(frontends).map(Entry::new).collect(),
+            entries: topology.slots().map(Entry::new).collect(),
             links: Vec::new(),
             links_made: 0,
             phase: Phase::New,
@@ -134,7 +134,7 @@ impl Rules {
     ///
     /// [`RestartRefused`].
     pub fn restart_slot(&mut self, place: Slot, out: &mut Vec<Output>) -> Result<(), RestartRefused> {
-        let Some(index) = self.entries.iter().position(|entry| entry.place == place) else {
+        let Some(index) = self.config.topology.index(place) else {
             return Err(RestartRefused::NoSuchSlot(place));
         };
         if self.phase != Phase::Serving {
@@ -171,7 +171,7 @@ impl Rules {
         }
     }
 
-    /// Every slot, owners first.
+    /// Every slot, in the order of the topology.
     pub fn slots(&self) -> impl Iterator<Item = SlotView> {
         self.entries.iter().map(|entry| {
             let (unanswered, in_sync_ms) = match &entry.state {

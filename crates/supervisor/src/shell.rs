@@ -22,7 +22,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::SuperviseError;
 use crate::lock::Lock;
-use crate::message::{Instance, Role, Slot};
+use crate::message::{Instance, Role, Slot, Topology};
 use crate::pages::Pages;
 use crate::plan::Plan;
 use crate::rules::{Config, Input, Outcome, Output, Report, Rules};
@@ -48,6 +48,7 @@ const LOCK_WAIT_SUPERVISOR: Duration = Duration::from_secs(2);
 const TOKEN_STOP: Token = Token(0);
 const TOKEN_DRAIN: Token = Token(1);
 const TOKEN_STATUS: Token = Token(2);
+const TOKEN_RELOAD: Token = Token(3);
 /// First token of the connections of operators.
 const TOKEN_OPERATORS: usize = 8;
 /// First token of the processes; each has two.
@@ -78,20 +79,34 @@ fn check(plan: &Plan) -> Result<(), SuperviseError> {
     if rustix::thread::gettid() != rustix::process::getpid() {
         return refuse("processes are supervised from the main thread only".into());
     }
-    if plan.owners == 0 || plan.owners > OWNERS_MAX {
-        return refuse(format!("{} owners; 1 to {OWNERS_MAX} are possible", plan.owners));
+    let Topology { owners, frontends, tubes, .. } = plan.topology;
+    if plan.topology.is_empty() {
+        return refuse("there is nothing to supervise".into());
     }
-    if plan.frontends == 0 || plan.frontends > FRONTENDS_MAX {
-        return refuse(format!("{} frontends; 1 to {FRONTENDS_MAX} are possible", plan.frontends));
+    if owners > OWNERS_MAX || frontends > 0 && owners == 0 {
+        return refuse(format!("{owners} owners; 1 to {OWNERS_MAX} are possible"));
     }
-    if plan.listeners.len() > LISTENERS_MAX {
-        return refuse(format!("{} listeners; at most {LISTENERS_MAX} are possible", plan.listeners.len()));
+    if frontends > FRONTENDS_MAX || owners > 0 && frontends == 0 {
+        return refuse(format!("{frontends} frontends; 1 to {FRONTENDS_MAX} are possible"));
     }
-    if plan.options.to_string().len() > OPTIONS_BYTES_MAX {
-        return refuse(format!("the options are longer than {OPTIONS_BYTES_MAX} bytes"));
+    if tubes && owners > 0 {
+        return refuse("the queue server is one process or several, not both".into());
     }
-    if !plan.slot_locks.is_empty() && plan.slot_locks.len() != usize::from(plan.owners) {
-        return refuse(format!("{} slot locks for {} owners", plan.slot_locks.len(), plan.owners));
+    let with_jobs = plan.topology.slots().filter(|place| place.role.has_jobs()).count();
+    if !plan.slot_locks.is_empty() && plan.slot_locks.len() != with_jobs {
+        return refuse(format!("{} slot locks for {with_jobs} slots with jobs", plan.slot_locks.len()));
+    }
+    for role in Role::ALL.into_iter().filter(|role| plan.topology.count(*role) > 0) {
+        let Some(of_role) = plan.roles.get(&role) else {
+            return refuse(format!("nothing is said of how to start the role {role}"));
+        };
+        if of_role.listeners.len() > LISTENERS_MAX {
+            let count = of_role.listeners.len();
+            return refuse(format!("{count} listeners of the role {role}; at most {LISTENERS_MAX} are possible"));
+        }
+        if of_role.options.to_string().len() > OPTIONS_BYTES_MAX {
+            return refuse(format!("the options of the role {role} are longer than {OPTIONS_BYTES_MAX} bytes"));
+        }
     }
     Ok(())
 }
@@ -99,7 +114,7 @@ fn check(plan: &Plan) -> Result<(), SuperviseError> {
 struct Shell {
     plan: Plan,
     rules: Rules,
-    /// By slot: owners, then frontends.
+    /// By slot, in the order of the topology.
     processes: Vec<Option<Process>>,
     pages: Pages,
     /// What processes watch, and the end that must stay open for as long as this process lives.
@@ -123,8 +138,7 @@ impl Shell {
         signals.register(&poll).map_err(install)?;
         // Refused at once, and not at the first child, where it is missing.
         process::open_descriptor(rustix::process::getpid()).map_err(missing("process descriptors (pidfd_open)"))?;
-        let pages =
-            Pages::create(plan.owners, plan.frontends).map_err(missing("memory by descriptor (memfd_create)"))?;
+        let pages = Pages::create(plan.topology).map_err(missing("memory by descriptor (memfd_create)"))?;
         pages.server().set_started(std::process::id(), started_ns);
         pages.server().raise_id_count(plan.id_count_start);
         let (lifeline, lifeline_writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
@@ -133,15 +147,10 @@ impl Shell {
             Some(path) => Some(Operator::listen(path, &poll)?),
             None => None,
         };
-        let config = Config {
-            owners: plan.owners,
-            frontends: plan.frontends,
-            restart: plan.restart,
-            on_slot_failed: plan.on_slot_failed,
-        };
+        let config = Config { topology: plan.topology, restart: plan.restart, on_slot_failed: plan.on_slot_failed };
         Ok(Shell {
             rules: Rules::new(config, plan.seed),
-            processes: (0..plan.owners + plan.frontends).map(|_| None).collect(),
+            processes: (0..plan.topology.len()).map(|_| None).collect(),
             pages,
             lifeline,
             _lifeline_writer: lifeline_writer,
@@ -208,8 +217,29 @@ impl Shell {
                     operator.accept(now_ns, &self.poll);
                 }
             }
+            TOKEN_RELOAD => {
+                if self.signals.reload.as_mut().is_some_and(Signals::take) {
+                    self.reload();
+                }
+            }
             Token(token) if token >= TOKEN_PROCESSES => self.look_at_process((token - TOKEN_PROCESSES) / 2),
             Token(token) => self.serve_operator(now_ns, token - TOKEN_OPERATORS),
+        }
+    }
+
+    /// Tells the processes of a role that their options have changed, if they have; also those to come.
+    fn reload(&mut self) {
+        let Some((role, options)) = (self.plan.on_reload)() else { return };
+        if options.to_string().len() > OPTIONS_BYTES_MAX {
+            tracing::error!(%role, "its new options are longer than {OPTIONS_BYTES_MAX} bytes: it keeps the old ones");
+            return;
+        }
+        let message = crate::control::Envelope::Options(options.clone());
+        for process in self.processes.iter_mut().flatten().filter(|process| process.instance.role == role) {
+            process.tell(&message, None);
+        }
+        if let Some(of_role) = self.plan.roles.get_mut(&role) {
+            of_role.options = options;
         }
     }
 
@@ -267,12 +297,12 @@ impl Shell {
                 Output::RaiseIdCount { at_least } => self.pages.server().raise_id_count(at_least),
                 Output::SetDraining => self.pages.server().set_draining(),
                 Output::Serving => {
-                    tracing::info!(owners = self.plan.owners, frontends = self.plan.frontends, "serving");
+                    tracing::info!(processes = self.plan.topology.len(), "serving");
                     (self.plan.on_serving)();
                     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
                 }
                 Output::CloseListeners => {
-                    self.plan.listeners.clear();
+                    self.plan.roles.values_mut().for_each(|role| role.listeners.clear());
                     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
                 }
                 Output::FeedWatchdog => {
@@ -297,26 +327,21 @@ impl Shell {
             return Err(format!("its generation {generation} does not follow {last}"));
         }
         let instance = Instance { role: place.role, slot: place.slot, generation };
+        let of_role = &self.plan.roles[&place.role];
         let start = crate::control::StartEnvelope {
             instance,
             drained,
-            owners: self.plan.owners,
-            frontends: self.plan.frontends,
-            slot_lock: match place.role {
-                Role::Owner => self.plan.slot_locks.get(usize::from(place.slot)).cloned(),
-                Role::Frontend => None,
-            },
-            options: self.plan.options.clone(),
+            topology: self.plan.topology,
+            slot_lock: place
+                .role
+                .has_jobs()
+                .then(|| self.plan.slot_locks.get(usize::from(place.slot)).cloned())
+                .flatten(),
+            options: of_role.options.clone(),
         };
         let mut descriptors = vec![self.lifeline.as_fd(), self.pages.as_fd()];
-        let arguments = match place.role {
-            Role::Owner => &self.plan.owner_args,
-            Role::Frontend => {
-                descriptors.extend(self.plan.listeners.iter().map(AsFd::as_fd));
-                &self.plan.frontend_args
-            }
-        };
-        let process = Process::start(&self.plan.program, arguments, start, &descriptors)
+        descriptors.extend(of_role.listeners.iter().map(AsFd::as_fd));
+        let process = Process::start(&self.plan.program, &of_role.arguments, start, &descriptors)
             .and_then(|process| process.register(&self.poll, TOKEN_PROCESSES + 2 * index))
             .map_err(|error| error.to_string())?;
         self.processes[index] = Some(process);
@@ -353,10 +378,7 @@ impl Shell {
     }
 
     fn index(&self, place: Slot) -> usize {
-        match place.role {
-            Role::Owner => usize::from(place.slot),
-            Role::Frontend => usize::from(self.plan.owners) + usize::from(place.slot),
-        }
+        self.plan.topology.index(place).expect("a slot of the topology")
     }
 
     fn serve_operator(&mut self, now_ns: u64, connection: usize) {

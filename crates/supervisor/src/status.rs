@@ -43,14 +43,14 @@ pub struct Status {
     pub ended_cpu_user_us: u64,
     /// As above, system.
     pub ended_cpu_system_us: u64,
-    /// All slots: owners, then frontends.
+    /// All slots, in the order of the topology.
     pub processes: Vec<ProcessStatus>,
 }
 
 /// A slot in a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessStatus {
-    /// Owner or frontend.
+    /// What its process does.
     pub role: Role,
     /// Its number within the role.
     pub slot: u16,

@@ -224,7 +224,7 @@ fn a_slot_lock_that_stays_held_refuses_the_start() {
 /// S31: by hand no process of a server can be started.
 #[test]
 fn an_owner_started_by_hand_is_refused() {
-    for role in ["owner", "frontend"] {
+    for role in ["owner", "frontend", "tubes", "daemon"] {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_supervisor-fixture")).arg(role).output().unwrap();
         assert_eq!(output.status.code(), Some(5));
         assert!(String::from_utf8_lossy(&output.stderr).contains("by the supervisor only"));

@@ -16,6 +16,8 @@ const ORIGINAL: &str = "beanstalkd";
 /// What was asked for.
 #[derive(Debug)]
 pub(crate) enum Command {
+    /// Run everything that the configuration turns on.
+    Serve(ServeCall),
     /// Run the queue server.
     Tubes(Box<TubesCall>),
     /// Read a data directory's log and say what is in it.
@@ -37,7 +39,18 @@ pub(crate) enum Command {
     /// Print manual pages.
     Manual(ManualCall),
     /// Try a failed slot again.
-    RestartSlot { slot: u16, place: ServerPlace },
+    RestartSlot { slot: SlotName, place: ServerPlace },
+}
+
+/// A call of the whole server.
+#[derive(Debug, Clone)]
+pub(crate) struct ServeCall {
+    /// Configuration file; without one the first that is found.
+    pub(crate) config: Option<PathBuf>,
+    /// Level of messages.
+    pub(crate) level: Option<LogLevel>,
+    /// Account of all processes.
+    pub(crate) user: Option<String>,
 }
 
 /// A call of the queue server.
@@ -74,6 +87,8 @@ struct TenureLine {
 
 #[derive(Debug, Subcommand)]
 enum TenureCommand {
+    /// Run everything that the configuration turns on, under one supervisor: the queue server, with a log, and the daemon
+    Serve(ServeLine),
     /// Run the queue server, with beanstalkd's protocol and command line
     Tubes(Box<TubesLine>),
     /// Bring in data of other programs
@@ -81,7 +96,7 @@ enum TenureCommand {
     Import(ImportLine),
     /// Push jobs through servers of one and of several processes, kill them in between, and check that nothing was lost
     Demo(DemoOptions),
-    /// Show the processes of a running server of several processes
+    /// Show the processes of a running server under a supervisor: `serve`, or `tubes` with several processes
     Status(StatusCall),
     /// Show the configuration
     #[command(subcommand)]
@@ -94,6 +109,37 @@ enum TenureCommand {
     },
     /// Print manual pages
     Man(ManualCall),
+}
+
+#[derive(Debug, Args)]
+struct ServeLine {
+    /// Account of all processes; started as root, it is `tenure` unless one is named here or in the configuration
+    #[arg(short = 'u', long = "user", value_name = "USER")]
+    user: Option<String>,
+}
+
+/// A slot, as an operator names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SlotName {
+    /// An owner, by its number.
+    Owner(u16),
+    /// The one process of the queue server.
+    Tubes,
+    /// The daemon.
+    Daemon,
+}
+
+impl SlotName {
+    fn parse(text: &str) -> Result<SlotName, String> {
+        match text {
+            "tubes" => Ok(SlotName::Tubes),
+            "daemon" => Ok(SlotName::Daemon),
+            number => number
+                .parse()
+                .map(SlotName::Owner)
+                .map_err(|_| "write the number of an owner, `tubes` or `daemon`".into()),
+        }
+    }
 }
 
 /// Which server is asked.
@@ -160,11 +206,11 @@ enum TubesTool {
         #[arg(long)]
         keep: bool,
     },
-    /// Try an owner's slot again that has failed
+    /// Try a slot again that has failed
     RestartSlot {
-        /// Number of the slot
-        #[arg(value_name = "K")]
-        slot: u16,
+        /// Number of an owner; or `tubes` or `daemon`, for a server of `tenure serve`
+        #[arg(value_name = "K", value_parser = SlotName::parse)]
+        slot: SlotName,
         #[command(flatten)]
         place: ServerPlace,
     },
@@ -195,7 +241,7 @@ struct OriginalLine {
 }
 
 /// The flags of the queue server: the original's, then ours.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct TubesFlags {
     /// Keep a log of jobs in DIR
     #[arg(short = 'b', value_name = "DIR")]
@@ -324,7 +370,15 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
         return Ok(Command::Tubes(Box::new(call)));
     }
     let line = parse_as::<TenureLine>(arguments)?;
+    let level = line.level.map(|level| match level {
+        Level::Error => LogLevel::Error,
+        Level::Warn => LogLevel::Warn,
+        Level::Info => LogLevel::Info,
+        Level::Debug => LogLevel::Debug,
+        Level::Trace => LogLevel::Trace,
+    });
     Ok(match line.command {
+        TenureCommand::Serve(ServeLine { user }) => Command::Serve(ServeCall { config: line.config, level, user }),
         TenureCommand::Tubes(tubes) => match (tubes.tool, tubes.flags) {
             (Some(TubesTool::Check { directory }), _) => Command::Check { directory },
             (Some(TubesTool::Repair { directory }), _) => Command::Repair { directory },
@@ -333,13 +387,6 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
                 Command::Reshard { directory, owners, keep }
             }
             (None, flags) => {
-                let level = line.level.map(|level| match level {
-                    Level::Error => LogLevel::Error,
-                    Level::Warn => LogLevel::Warn,
-                    Level::Info => LogLevel::Info,
-                    Level::Debug => LogLevel::Debug,
-                    Level::Trace => LogLevel::Trace,
-                });
                 Command::Tubes(Box::new(TubesCall { flags, config: line.config, level, is_called_beanstalkd: false }))
             }
         },

@@ -7,6 +7,11 @@ pub(crate) const FAILED: u8 = 1;
 /// The command line is wrong.
 pub(crate) const USAGE: u8 = 5;
 
+/// The directory, a lock, or anything else that the system does not give.
+pub(crate) const SYSTEM: u8 = 10;
+/// Somebody else listens there.
+pub(crate) const ADDRESS_IN_USE: u8 = 111;
+
 /// A failure with its exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -18,6 +23,11 @@ impl Failure {
     /// A failure that ends the program with `code`.
     pub(crate) fn new(code: u8, message: impl std::fmt::Display) -> Self {
         Failure { code, message: message.to_string() }
+    }
+
+    /// What the user reads.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 }
 

@@ -3,12 +3,18 @@
 mod allocator;
 mod cli;
 mod configuration;
+#[cfg(target_os = "linux")]
+mod daemon;
 mod demo;
 mod exit;
+#[cfg(target_os = "linux")]
+mod listeners;
 mod log_files;
 mod logging;
 mod manual;
 mod output;
+#[cfg(target_os = "linux")]
+mod serve;
 mod status;
 mod tubes;
 
@@ -22,11 +28,23 @@ fn main() -> ExitCode {
         logging::start(logging::level_of(arguments.get(2).and_then(|word| word.to_str())));
         return exit::code(role().map_err(Into::into));
     }
+    #[cfg(target_os = "linux")]
+    if arguments.get(1).is_some_and(|word| word == daemon::WORD) {
+        logging::start(logging::level_of(arguments.get(2).and_then(|word| word.to_str())));
+        return exit::code(daemon::serve_as_child());
+    }
     let command = match cli::parse(arguments) {
         Ok(command) => command,
         Err(error) => return exit::usage(&error),
     };
     let result = match command {
+        #[cfg(target_os = "linux")]
+        cli::Command::Serve(call) => serve::serve(&call),
+        #[cfg(not(target_os = "linux"))]
+        cli::Command::Serve(_) => Err(exit::Failure::new(
+            exit::USAGE,
+            "several processes under one supervisor exist on Linux only; `tenure tubes` works everywhere",
+        )),
         cli::Command::Tubes(call) => tubes::serve(*call),
         cli::Command::Check { directory } => log_files::check(&directory),
         cli::Command::Repair { directory } => log_files::repair(&directory),
@@ -37,7 +55,7 @@ fn main() -> ExitCode {
         cli::Command::Config { call, config } => configuration::run(&call, config),
         cli::Command::Completions { shell } => manual::completions(shell),
         cli::Command::Manual(call) => manual::print(&call),
-        cli::Command::RestartSlot { slot, place } => status::restart_slot(slot, &place),
+        cli::Command::RestartSlot { slot, place } => status::restart_slot(&slot, &place),
     };
     exit::code(result)
 }

@@ -1,6 +1,6 @@
 //! `tenure status` and `tenure tubes restart-slot`: questions to a running supervisor, over its status socket.
 
-use crate::cli::{ServerPlace, StatusCall};
+use crate::cli::{ServerPlace, SlotName, StatusCall};
 use crate::exit::Failure;
 #[cfg(target_os = "linux")]
 use crate::output::say;
@@ -21,21 +21,29 @@ pub(crate) fn show(call: &StatusCall) -> Result<(), Failure> {
         _ => "starting",
     };
     let about = |key: &str| status.about.get(key).map_or("?", String::as_str);
-    say!(
-        "tenure {}: process {}, {state}, up for {} s, {} owners, {} frontends",
-        about("version"),
-        status.pid,
-        status.uptime_ms / 1000,
-        about("owners"),
-        about("frontends")
-    );
-    match status.about.get("directory") {
-        Some(directory) => say!("log in {directory}, acknowledged as `{}`", about("ack_level")),
-        None => say!("no log"),
+    let (seconds, topology) = (status.uptime_ms / 1000, topology(&status));
+    say!("tenure {}: process {}, {state}, up for {seconds} s, {topology}", about("version"), status.pid);
+    if status.about.contains_key("ack_level") {
+        match status.about.get("directory") {
+            Some(directory) => say!("log in {directory}, acknowledged as `{}`", about("ack_level")),
+            None => say!("no log"),
+        }
+        say!("an acknowledged command survives {}", about("ack_survives"));
     }
-    say!("an acknowledged command survives {}", about("ack_survives"));
     status.processes.iter().for_each(|process| say!("{}", line(process)));
     Ok(())
+}
+
+/// Which processes there are to be, in words.
+#[cfg(target_os = "linux")]
+fn topology(status: &supervisor::Status) -> String {
+    let count = |role| status.processes.iter().filter(|process| process.role == role).count();
+    let roles = supervisor::Role::ALL.into_iter().filter(|role| count(*role) > 0);
+    let words = roles.map(|role| match role {
+        supervisor::Role::Owner | supervisor::Role::Frontend => format!("{} {role}s", count(role)),
+        supervisor::Role::Tubes | supervisor::Role::Daemon => role.to_string(),
+    });
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// What a slot is doing, in a line.
@@ -46,14 +54,13 @@ fn line(process: &supervisor::ProcessStatus) -> String {
     let condition = format!("{:?}", process.condition).to_lowercase();
     let pid = process.pid.map_or_else(|| "no process".to_owned(), |pid| format!("process {pid}"));
     let mut line = format!(
-        "{} {}: {condition}, {pid}, generation {}, {} restarts, {} bytes wait on links",
-        process.role,
-        process.slot,
-        process.generation,
-        process.restarts,
-        figure("link_backlog_bytes")
+        "{} {}: {condition}, {pid}, generation {}, {} restarts",
+        process.role, process.slot, process.generation, process.restarts
     );
-    if process.role == supervisor::Role::Frontend {
+    if process.role.peer().is_some() {
+        let _ = write!(line, ", {} bytes wait on links", figure("link_backlog_bytes"));
+    }
+    if matches!(process.role, supervisor::Role::Frontend | supervisor::Role::Tubes) {
         let _ = write!(line, "; {} connections", figure("connections"));
     }
     if figure("log_current_segment") > 0 {
@@ -88,8 +95,13 @@ fn line(process: &supervisor::ProcessStatus) -> String {
 
 /// Tries a failed slot again.
 #[cfg(target_os = "linux")]
-pub(crate) fn restart_slot(slot: u16, place: &ServerPlace) -> Result<(), Failure> {
-    let slot = supervisor::Slot { role: supervisor::Role::Owner, slot };
+pub(crate) fn restart_slot(slot: &SlotName, place: &ServerPlace) -> Result<(), Failure> {
+    let (role, slot) = match slot {
+        SlotName::Owner(number) => (supervisor::Role::Owner, *number),
+        SlotName::Tubes => (supervisor::Role::Tubes, 0),
+        SlotName::Daemon => (supervisor::Role::Daemon, 0),
+    };
+    let slot = supervisor::Slot { role, slot };
     supervisor::restart_slot(&socket(place), slot).map_err(refused)
 }
 
@@ -111,7 +123,12 @@ fn refused(error: supervisor::StatusError) -> Failure {
     const NOT_FOUND: u8 = 3;
     let code = if matches!(error, supervisor::StatusError::Unreachable { .. }) { NOT_FOUND } else { REFUSED };
     if code == NOT_FOUND {
-        return Failure::new(code, format!("{error}; only a server of several processes that runs can be asked"));
+        return Failure::new(
+            code,
+            format!(
+                "{error}; only a server that runs under a supervisor can be asked: one of several processes, or `tenure serve`"
+            ),
+        );
     }
     Failure::new(code, error)
 }
@@ -120,12 +137,12 @@ fn refused(error: supervisor::StatusError) -> Failure {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn show(call: &StatusCall) -> Result<(), Failure> {
     let _ = call.json;
-    restart_slot(0, &call.place)
+    restart_slot(&SlotName::Owner(0), &call.place)
 }
 
 /// As above.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn restart_slot(_slot: u16, place: &ServerPlace) -> Result<(), Failure> {
+pub(crate) fn restart_slot(_slot: &SlotName, place: &ServerPlace) -> Result<(), Failure> {
     let _ = (&place.directory, &place.socket);
-    Err(Failure::new(crate::exit::USAGE, "servers of several processes exist on Linux only"))
+    Err(Failure::new(crate::exit::USAGE, "servers under a supervisor exist on Linux only"))
 }

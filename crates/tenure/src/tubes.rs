@@ -6,7 +6,7 @@ use crate::logging;
 use std::time::Duration;
 use tenure_config::{Config, Listen, LoadOptions, LogLevel, Mode, OnSlotFailed, Origin, Sync};
 use tubes_protocol::JOB_BODY_BYTES_MAX;
-use tubes_server::{Address, LogSettings, MultiOptions, ServerOptions};
+use tubes_server::{Address, LogSettings, MultiOptions, ServerOptions, Supervision};
 use tubes_store::SyncMode;
 
 /// Serves until told to stop.
@@ -23,9 +23,9 @@ pub(crate) fn serve(call: TubesCall) -> Result<(), Failure> {
     logging::start(level(&call, &config));
     let options = options(&call, &config)?;
     let level = level(&call, &config);
-    match multi(&call.flags, &config, level) {
+    match multi(&call.flags, &config) {
         None => Ok(tubes_server::serve(&options)?),
-        Some(multi) => Ok(tubes_server::serve_multi(&options, &multi)?),
+        Some(multi) => Ok(tubes_server::serve_multi(&options, &multi, &supervision(&config, level))?),
     }
 }
 
@@ -45,7 +45,7 @@ fn set_by_flags(flags: &TubesFlags, config: &mut Config) -> Result<(), Failure> 
 }
 
 /// What several processes need, if several are asked for.
-fn multi(flags: &TubesFlags, config: &Config, level: LogLevel) -> Option<MultiOptions> {
+pub(crate) fn multi(flags: &TubesFlags, config: &Config) -> Option<MultiOptions> {
     if flags.owners.is_none() && flags.frontends.is_none() && config.tubes.mode == Mode::Single {
         return None;
     }
@@ -55,12 +55,19 @@ fn multi(flags: &TubesFlags, config: &Config, level: LogLevel) -> Option<MultiOp
         owners: flags.owners.unwrap_or(from_config(tubes.owners)),
         frontends: flags.frontends.unwrap_or(from_config(tubes.frontends)),
         owner_wait: tubes.owner_wait,
+    })
+}
+
+/// How processes are supervised, which write messages of `level`.
+pub(crate) fn supervision(config: &Config, level: LogLevel) -> Supervision {
+    let tubes = &config.tubes;
+    Supervision {
         restart_limit: tubes.restart_limit.restarts,
         restart_window: tubes.restart_limit.within,
         restart_delay: tubes.restart_delay,
         stops_on_failed_slot: tubes.on_slot_failed == OnSlotFailed::Stop,
         role_word: level.to_string(),
-    })
+    }
 }
 
 fn level(call: &TubesCall, config: &Config) -> LogLevel {
@@ -73,7 +80,8 @@ fn level(call: &TubesCall, config: &Config) -> LogLevel {
     }
 }
 
-fn options(call: &TubesCall, config: &Config) -> Result<ServerOptions, Failure> {
+/// What the queue server is started with.
+pub(crate) fn options(call: &TubesCall, config: &Config) -> Result<ServerOptions, Failure> {
     let flags = &call.flags;
     for (given, flag) in [(flags.compact, "-c"), (flags.no_compact, "-n")] {
         if given {

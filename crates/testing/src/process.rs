@@ -133,6 +133,8 @@ pub struct Launch {
     original: bool,
     as_beanstalkd: bool,
     before_tubes: Vec<OsString>,
+    /// `tubes`, or another command that serves.
+    command: &'static str,
     arguments: Vec<OsString>,
     wrapper: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
@@ -151,6 +153,7 @@ impl Launch {
             executable: other.unwrap_or_else(|| executable.into()),
             as_beanstalkd: false,
             before_tubes: Vec::new(),
+            command: "tubes",
             arguments: Vec::new(),
             wrapper: Vec::new(),
             environment: Vec::new(),
@@ -158,6 +161,13 @@ impl Launch {
             with_dense_ids: false,
             logged_ids: None,
         }
+    }
+
+    /// `EXECUTABLE -c FILE serve`: everything that the file turns on, expected at `address`.
+    pub fn serve(executable: impl Into<PathBuf>, file: &Path, address: Address) -> Self {
+        let launch =
+            Self { original: false, executable: executable.into(), command: "serve", ..Self::new(PathBuf::new()) };
+        launch.before_tubes([OsStr::new("-c"), file.as_os_str()]).on_given_address(address)
     }
 
     /// `EXECUTABLE` with the original's command line, always: the original itself, to write files that we read.
@@ -300,7 +310,7 @@ impl Launch {
         words.push(program.into_os_string());
         if !self.as_beanstalkd && !self.original {
             words.extend(self.before_tubes.iter().cloned());
-            words.push("tubes".into());
+            words.push(self.command.into());
         }
         let address = match &self.listen {
             Listen::FreePort | Listen::FreePortOnly => {

@@ -1,4 +1,4 @@
-//! What the supervisor hands to owners and frontends besides their slots.
+//! What the supervisor hands to the processes of the queue server besides their slots.
 
 use crate::error::ServeError;
 use serde::{Deserialize, Serialize};
@@ -47,11 +47,16 @@ impl ChildLog {
 }
 
 impl ChildOptions {
-    /// What a start message says besides the slot, and the map of partitions that follows from it.
+    /// What a start message says besides the slot.
+    pub(crate) fn read(start: &Start) -> Result<ChildOptions, ServeError> {
+        serde_json::from_value(start.options.clone())
+            .map_err(|error| ServeError::system("read the start message", io::Error::other(error)))
+    }
+
+    /// As above, and the map of partitions that follows from it for several processes.
     pub(crate) fn of(start: &Start) -> Result<(ChildOptions, PartitionMap), ServeError> {
-        let options: ChildOptions = serde_json::from_value(start.options.clone())
-            .map_err(|error| ServeError::system("read the start message", io::Error::other(error)))?;
-        let map = PartitionMap::new(&options.map, start.owners, options.single_ids_below)
+        let options = ChildOptions::read(start)?;
+        let map = PartitionMap::new(&options.map, start.topology.owners, options.single_ids_below)
             .ok_or_else(|| ServeError::system("read the map of partitions", io::Error::other("it does not fit")))?;
         Ok((options, map))
     }

@@ -14,6 +14,9 @@ pub(crate) struct ProcessFigures {
     os: String,
     platform: String,
     started_ns: u64,
+    /// Of a server whose only process for clients this is.
+    #[cfg(target_os = "linux")]
+    supervised: Option<(supervisor::Pages, crate::pages::Base)>,
 }
 
 impl ProcessFigures {
@@ -26,7 +29,32 @@ impl ProcessFigures {
             os: text(system.version()),
             platform: text(system.machine()),
             started_ns,
+            #[cfg(target_os = "linux")]
+            supervised: None,
         }
+    }
+
+    /// The figures are those of a whole supervised server: they go on where `base` says that the former process of the
+    /// slot has left them, and its process is the supervisor, to which signals go.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn of_server(mut self, pages: supervisor::Pages, base: crate::pages::Base) -> Self {
+        self.started_ns = pages.server().started_boot_ns();
+        self.supervised = Some((pages, base));
+        self
+    }
+
+    /// Adds what only a whole server has, once all figures of the process are there.
+    pub(crate) fn complete_server(&self, stats: &mut ServerStats) {
+        #[cfg(target_os = "linux")]
+        if let Some((pages, base)) = &self.supervised {
+            let server = pages.server();
+            let (user, system) = server.reaped_us();
+            stats.pid = u32::try_from(server.supervisor_pid()).unwrap_or(0);
+            stats.rusage_utime += Duration::from_micros(user);
+            stats.rusage_stime += Duration::from_micros(system);
+            base.add_to(stats);
+        }
+        let _ = stats;
     }
 
     /// Completes the queues' figures with those of the process.

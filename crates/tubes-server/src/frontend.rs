@@ -324,7 +324,7 @@ impl Frontend {
         let mut clients = Clients::new(poll.registry(), limits, options.body_memory, outputs, now)?;
         clients.accepts_per_turn = ACCEPTS_PER_TURN;
         // A link to each owner, and another one that replaces it.
-        clients.gate.keep(2 * u64::from(start.owners));
+        clients.gate.keep(2 * u64::from(start.topology.owners));
         let base = Base::of(&start.pages.figures(Role::Frontend, start.instance.slot));
         let ready = FromChild::Ready { generation: start.instance.generation, jobs: 0, next_id: 0 };
         child.send(&ready).map_err(|source| ServeError::system("report to the supervisor", source))?;
@@ -339,7 +339,7 @@ impl Frontend {
                 RouterOptions { owner_wait_ns: options.owner_wait_ns, bodies_max: bodies_max(options.max_job_size) },
                 map,
             ),
-            links: (0..start.owners).map(|_| None).collect(),
+            links: (0..start.topology.owners).map(|_| None).collect(),
             pages: start.pages,
             slot: start.instance.slot,
             base,
@@ -347,7 +347,7 @@ impl Frontend {
             free: Vec::new(),
             next: 0,
             closing: Vec::new(),
-            full: vec![false; usize::from(start.owners)],
+            full: vec![false; usize::from(start.topology.owners)],
             now_ns: now.boot_ns,
             #[cfg(feature = "trace")]
             trace,
@@ -557,7 +557,7 @@ impl Frontend {
                     // A little earlier than the supervisor would kill it.
                     self.stopping_until = Some(now_ns + within_ms.saturating_mul(900_000));
                 }
-                ToChild::Say(Instruction::Stop { .. }) => {}
+                ToChild::Say(Instruction::Stop { .. }) | ToChild::Options(_) => {}
             }
         }
         Ok(())

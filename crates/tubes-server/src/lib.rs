@@ -1,4 +1,4 @@
-//! Sockets and processes of the queue server: single mode, and the roles of multi mode.
+//! Sockets and processes of the queue server: one process, supervised or not, and the roles of multi mode.
 //!
 //! Owns: the event loop, client connections, listeners, signals, privileges, and the thread that syncs the log.
 //! Never: decides anything about jobs (tubes-core), lays out bytes on disk (tubes-store) or on the wire
@@ -36,6 +36,8 @@ mod platform;
 mod privileges;
 mod signals;
 mod single;
+#[cfg(target_os = "linux")]
+mod supervised;
 mod sync_thread;
 #[cfg(feature = "trace")]
 mod trace;
@@ -45,6 +47,12 @@ mod trace_multi;
 pub use error::ServeError;
 pub use listen::Address;
 pub use memory::give_memory_back_with;
-pub use multi::{MultiOptions, RoleMain, role, serve_multi};
+pub use metrics::name::{CPU_SYSTEM_US, CPU_USER_US};
+#[cfg(target_os = "linux")]
+pub use metrics::text_of;
+pub use multi::{MultiOptions, RoleMain, Supervision, role, serve_multi};
 pub use options::{LogSettings, ServerOptions};
+pub use privileges::Account;
 pub use single::serve;
+#[cfg(target_os = "linux")]
+pub use supervised::{Sockets, Supervised, restart_policy};

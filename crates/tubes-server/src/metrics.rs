@@ -129,6 +129,13 @@ impl Asked {
     }
 }
 
+/// The figures of a supervised server as a scraper reads them; for who has asked its status socket.
+#[cfg(target_os = "linux")]
+#[must_use]
+pub fn text_of(status: supervisor::Status) -> String {
+    text::exposition(&status.into())
+}
+
 /// The snapshot that a supervisor tells.
 #[cfg(target_os = "linux")]
 impl From<supervisor::Status> for Snapshot {

@@ -323,6 +323,7 @@ impl Outbox for Outputs {
         stats.binlog_records_migrated = self.log.records_migrated;
         stats.binlog_records_written = self.log.records_written;
         stats.binlog_max_size = self.log.segment_bytes;
+        self.figures.complete_server(&mut stats);
         self.reply(session, &Reply::ServerStats(&stats));
     }
 }

@@ -121,8 +121,13 @@ impl Owner {
                 Persistence::none()
             }
             Some(log) => {
-                let slot_log =
-                    SlotLog { slot, generation: start.instance.generation, segment_bytes: options.segment_bytes, log };
+                let slot_log = SlotLog {
+                    slot,
+                    generation: start.instance.generation,
+                    segment_bytes: options.segment_bytes,
+                    ids_per_count: tubes_core::PARTITIONS as u64,
+                    log,
+                };
                 // Here, as a thread has the priority of the one that starts it.
                 let thread = SyncThread::start(Arc::new(waker))?;
                 let open = || Persistence::open_slot(&slot_log, &mut engine, now, thread);
@@ -153,7 +158,7 @@ impl Owner {
             host: Host::new(),
             persistence,
             wires: Wires {
-                links: (0..start.frontends).map(|_| None).collect(),
+                links: (0..start.topology.frontends).map(|_| None).collect(),
                 pages: start.pages.clone(),
                 #[cfg(feature = "trace")]
                 trace,
@@ -352,7 +357,7 @@ impl Owner {
                     self.child.send(&FromChild::Drained).map_err(failed)?;
                 }
                 ToChild::Say(Instruction::Stop { .. }) => self.is_stopping = true,
-                ToChild::Say(Instruction::Go | Instruction::Barrier { .. }) => {}
+                ToChild::Say(Instruction::Go | Instruction::Barrier { .. }) | ToChild::Options(_) => {}
             }
         }
         Ok(())

@@ -49,26 +49,31 @@ const LINK_BACKLOG: usize = 80;
 /// frontend. The jobs of an owner with a log come back, reserved ones as ready; without one they are gone. Processor time
 /// is counted with that of reaped processes from now on.
 pub(crate) fn end(page: &Page<'_>, role: Role, has_log: bool) {
+    if role == Role::Daemon {
+        // Its page is not laid out here.
+        return;
+    }
     let load = |place: usize| page.counter(place).load(Ordering::Relaxed);
     for place in [USER_US, SYSTEM_US, LINK_BACKLOG] {
         store(page, place, 0);
     }
-    match role {
-        Role::Frontend => {
-            [CLIENTS, PRODUCERS, WORKERS, WAITING, ACCEPTS].into_iter().for_each(|place| store(page, place, 0));
-        }
-        Role::Owner if has_log => {
+    if matches!(role, Role::Frontend | Role::Tubes) {
+        [CLIENTS, PRODUCERS, WORKERS, WAITING, ACCEPTS].into_iter().for_each(|place| store(page, place, 0));
+    }
+    match (role.has_jobs(), has_log) {
+        (true, true) => {
             store(page, READY, load(READY) + load(RESERVED));
             store(page, RESERVED, 0);
         }
-        Role::Owner => {
+        (true, false) => {
             [URGENT, READY, RESERVED, DELAYED, BURIED, TUBES].into_iter().for_each(|place| store(page, place, 0));
         }
+        (false, _) => {}
     }
 }
 
-/// The figures of an owner, and then of a frontend, that status and metrics show, by the names of
-/// [`crate::metrics`].
+/// The figures of an owner, of a frontend, and of the process that is both, which status and metrics show, by the names
+/// of [`crate::metrics`].
 pub(crate) fn shown() -> Vec<(Role, &'static str, usize)> {
     let owner = [
         (name::JOBS_URGENT, URGENT),
@@ -79,11 +84,6 @@ pub(crate) fn shown() -> Vec<(Role, &'static str, usize)> {
         (name::JOB_TIMEOUTS, TIMEOUTS),
         (name::JOBS_PUT, TOTAL_JOBS),
         (name::TUBES, TUBES),
-        (name::CPU_USER_US, USER_US),
-        (name::CPU_SYSTEM_US, SYSTEM_US),
-        (name::LINK_BACKLOG_BYTES, LINK_BACKLOG),
-        (name::LINK_BATCHES, LINK_BATCHES),
-        (name::LINK_MESSAGES, LINK_MESSAGES),
         (name::LOG_OLDEST_SEGMENT, LOG_OLDEST),
         (name::LOG_CURRENT_SEGMENT, LOG_CURRENT),
         (name::LOG_RECORDS_MIGRATED, LOG_MIGRATED),
@@ -102,17 +102,25 @@ pub(crate) fn shown() -> Vec<(Role, &'static str, usize)> {
         (name::WORKERS, WORKERS),
         (name::WAITING, WAITING),
         (name::CONNECTIONS_ACCEPTED, TOTAL_CLIENTS),
-        (name::CPU_USER_US, USER_US),
-        (name::CPU_SYSTEM_US, SYSTEM_US),
+    ];
+    let usage = [(name::CPU_USER_US, USER_US), (name::CPU_SYSTEM_US, SYSTEM_US)];
+    let links = [
         (name::LINK_BACKLOG_BYTES, LINK_BACKLOG),
         (name::LINK_BATCHES, LINK_BATCHES),
         (name::LINK_MESSAGES, LINK_MESSAGES),
     ];
-    let commands = name::COMMANDS.iter().enumerate().map(|(number, name)| (*name, COMMANDS + number));
-    let owner = owner.into_iter().map(|(name, place)| (Role::Owner, name, place));
-    let frontend = frontend.into_iter().chain(commands).map(|(name, place)| (Role::Frontend, name, place));
     // Commands count where they are understood.
-    owner.chain(frontend).collect()
+    let commands = name::COMMANDS.iter().enumerate().map(|(number, name)| (*name, COMMANDS + number));
+    let frontend: Vec<_> = frontend.into_iter().chain(commands).collect();
+    let of_role = |role: Role, parts: &[&[(&'static str, usize)]]| {
+        parts.concat().into_iter().map(move |(name, place)| (role, name, place)).collect::<Vec<_>>()
+    };
+    [
+        of_role(Role::Owner, &[&owner, &usage, &links]),
+        of_role(Role::Frontend, &[&frontend, &usage, &links]),
+        of_role(Role::Tubes, &[&owner, &frontend, &usage]),
+    ]
+    .concat()
 }
 
 fn counts(places: [u64; 22]) -> CommandCounts {
@@ -199,6 +207,18 @@ impl Base {
         }
     }
 
+    /// What the slot has counted before this process, added to what this process has.
+    pub(crate) fn add_to(&self, stats: &mut ServerStats) {
+        let mut commands = commands(&stats.commands);
+        commands.iter_mut().zip(self.commands).for_each(|(count, base)| *count += base);
+        stats.commands = counts(commands);
+        stats.total_connections += self.total_clients;
+        stats.job_timeouts += self.timeouts;
+        stats.total_jobs += self.total_jobs;
+        stats.binlog_records_migrated += self.migrated;
+        stats.binlog_records_written += self.written;
+    }
+
     /// A link has ended that has sent so many batches and messages.
     pub(crate) fn add_link(&mut self, sent: (u64, u64)) {
         self.sent = sum_of(self.sent, sent);
@@ -241,6 +261,19 @@ pub(crate) fn write_owner(page: &Page<'_>, base: &Base, stats: &ServerStats, log
     ] {
         store(page, place, value);
     }
+}
+
+/// A process that is owner and frontend writes its page.
+pub(crate) fn write_tubes(page: &Page<'_>, base: &Base, stats: &ServerStats, log: Option<&LogFigures>) {
+    let gauges = [
+        stats.current_connections,
+        stats.current_producers,
+        stats.current_workers,
+        stats.current_waiting,
+        stats.total_connections,
+    ];
+    write_frontend(page, base, &stats.commands, gauges);
+    write_owner(page, base, stats, log);
 }
 
 /// An owner or a frontend writes what it has sent: batches and messages of each link that it has now.
@@ -293,13 +326,14 @@ pub(crate) fn write_accepts(page: &Page<'_>) {
 /// Connected clients of each frontend that accepts.
 pub(crate) fn clients_of_frontends(pages: &Pages) -> impl Iterator<Item = u64> {
     let load = |slot: u16, place: usize| pages.figures(Role::Frontend, slot).counter(place).load(Ordering::Relaxed);
-    (0..pages.frontends()).filter(move |slot| load(*slot, ACCEPTS) > 0).map(move |slot| load(slot, CLIENTS))
+    (0..pages.topology().frontends).filter(move |slot| load(*slot, ACCEPTS) > 0).map(move |slot| load(slot, CLIENTS))
 }
 
 /// `stats` of the whole server, as far as it stands in the pages.
 pub(crate) fn sum(pages: &Pages, now_ns: u64) -> ServerStats {
     let owners = |place: usize| {
-        (0..pages.owners()).map(move |slot| pages.figures(Role::Owner, slot).counter(place).load(Ordering::Relaxed))
+        (0..pages.topology().owners)
+            .map(move |slot| pages.figures(Role::Owner, slot).counter(place).load(Ordering::Relaxed))
     };
     let server = pages.server();
     let (reaped_user, reaped_system) = server.reaped_us();

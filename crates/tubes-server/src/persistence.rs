@@ -29,13 +29,15 @@ struct Kept {
     _locks: Option<Locks>,
 }
 
-/// Which log an owner opens.
+/// Which log a supervised process opens.
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
 pub(crate) struct SlotLog<'a> {
     pub(crate) slot: u16,
     pub(crate) generation: u32,
     pub(crate) segment_bytes: u64,
+    /// Ids that one count stands for: 1 where one process has all jobs.
+    pub(crate) ids_per_count: u64,
     pub(crate) log: &'a crate::child_options::ChildLog,
 }
 
@@ -88,7 +90,7 @@ impl Persistence {
         Ok((Persistence { kept: Some(Kept::new(log, thread, locks)) }, opened))
     }
 
-    /// Opens the log of an owner's slot, whose lock is held, and replays it into the engine.
+    /// Opens the log of a slot, whose lock is held, and replays it into the engine.
     #[cfg(target_os = "linux")]
     pub(crate) fn open_slot(
         slot: &SlotLog<'_>,
@@ -103,7 +105,7 @@ impl Persistence {
             fingerprint: slot.log.fingerprint,
             segment_bytes: slot.segment_bytes,
             sync: slot.log.sync(),
-            ids_per_count: tubes_core::PARTITIONS as u64,
+            ids_per_count: slot.ids_per_count,
             boot_id: datadir::boot_id(),
             wall_ms: now.wall_ms,
             now_ns: now.boot_ns,

@@ -6,16 +6,8 @@ use nix::unistd::{Group, User};
 
 /// The account to switch to.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub struct Account {
     user: User,
-}
-
-/// Looks the account up, before anything is opened for it.
-pub(crate) fn find(name: &str) -> Result<Account, ServeError> {
-    match User::from_name(name) {
-        Ok(Some(user)) => Ok(Account { user }),
-        _ => Err(ServeError::UnknownAccount { kind: "user", name: name.to_owned() }),
-    }
 }
 
 /// Number of a group by its name.
@@ -27,8 +19,39 @@ pub(crate) fn group_id(name: &str) -> Result<rustix::fs::Gid, ServeError> {
 }
 
 impl Account {
+    /// Looks the account up, before anything is opened for it.
+    ///
+    /// # Errors
+    ///
+    /// There is none of this name.
+    pub fn find(name: &str) -> Result<Account, ServeError> {
+        match User::from_name(name) {
+            Ok(Some(user)) => Ok(Account { user }),
+            _ => Err(ServeError::UnknownAccount { kind: "user", name: name.to_owned() }),
+        }
+    }
+
+    /// Whether this process has it already.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        nix::unistd::geteuid() == self.user.uid
+    }
+
+    /// Gives it a file or folder that this process has made for it.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn give(&self, path: &std::path::Path) -> std::io::Result<()> {
+        std::os::unix::fs::chown(path, Some(self.user.uid.as_raw()), Some(self.user.gid.as_raw()))
+    }
+
     /// Gives up everything of the present account: supplementary groups, group, user, and the way back.
-    pub(crate) fn switch(&self) -> Result<(), ServeError> {
+    ///
+    /// # Errors
+    ///
+    /// A step did not succeed, or could be undone; the process must end.
+    pub fn switch(&self) -> Result<(), ServeError> {
         let (uid, gid) = (self.user.uid, self.user.gid);
         let failed = |what: String| ServeError::Privileges { user: self.user.name.clone(), what };
         let step = |name: &str, result: nix::Result<()>| result.map_err(|error| failed(format!("{name}: {error}")));

@@ -1,4 +1,7 @@
-//! Single mode: one process, one thread, all tubes.
+//! Single mode: one process, one thread, all tubes; by itself, or as a child of a supervisor.
+
+#[cfg(target_os = "linux")]
+mod supervised;
 
 use crate::clients::{Backend, Clients, OTHERS};
 use crate::error::ServeError;
@@ -9,8 +12,9 @@ use crate::metrics::{self, Asked, Endpoint, Snapshot, name};
 use crate::options::ServerOptions;
 use crate::outputs::Outputs;
 use crate::persistence::{self, Persistence};
+use crate::privileges::Account;
 use crate::signals::{Signal, Signals};
-use crate::{clock, figures, privileges};
+use crate::{clock, figures};
 use mio::{Events, Interest, Poll, Token};
 use std::collections::BTreeMap;
 use std::io;
@@ -26,9 +30,14 @@ const EVENTS_PER_TURN: usize = 1024;
 /// An orderly stop ends after this time even if clients do not take their replies.
 const STOP_NS: u64 = 10_000_000_000;
 
+#[cfg(target_os = "linux")]
+pub(crate) use supervised::serve as serve_supervised;
+
 const STOP: Token = Token(OTHERS);
 const DRAIN: Token = Token(OTHERS + 1);
 const SYNCED: Token = Token(OTHERS + 2);
+/// The control channel of a child.
+const CONTROL: Token = Token(OTHERS + 3);
 
 /// Runs a queue server until it is told to stop.
 ///
@@ -42,7 +51,7 @@ pub fn serve(options: &ServerOptions) -> Result<(), ServeError> {
 
 struct Server {
     poll: Poll,
-    signals: Signals,
+    orders: Orders,
     clients: Clients,
     queue: Queue,
     backlog: Backlog,
@@ -52,6 +61,21 @@ struct Server {
     stopping_until: Option<u64>,
     /// The unix socket of ours, removed when it is not served any more.
     own_socket: Option<OwnSocket>,
+}
+
+/// Who says when to stop and to drain.
+enum Orders {
+    /// The system, by signals.
+    Signals(Signals),
+    #[cfg(target_os = "linux")]
+    Supervisor(Box<supervised::Supervisor>),
+}
+
+/// Whether the supervisor has something to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Nothing,
+    Something,
 }
 
 /// What scrapers are told besides figures.
@@ -72,7 +96,7 @@ impl Server {
     fn start(options: &ServerOptions) -> Result<Server, ServeError> {
         // First of all: a log with many jobs needs many descriptors.
         crate::accept::raise_limit();
-        let account = options.user.as_deref().map(privileges::find).transpose()?;
+        let account = options.user.as_deref().map(Account::find).transpose()?;
         let Opened { listeners, own_socket } = listen::open_all(options)?;
         let endpoint = options.metrics.as_ref().map(Endpoint::open).transpose()?;
         let mut signals = Signals::install()?;
@@ -133,7 +157,8 @@ impl Server {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let queue = Queue { engine, persistence };
         let backlog = Backlog::default();
-        Ok(Server { poll, signals, clients, queue, backlog, metrics, now, stopping_until: None, own_socket })
+        let orders = Orders::Signals(signals);
+        Ok(Server { poll, orders, clients, queue, backlog, metrics, now, stopping_until: None, own_socket })
     }
 
     fn run(&mut self) -> Result<(), ServeError> {
@@ -150,7 +175,11 @@ impl Server {
             self.clients.now = self.now;
             self.clients.outputs.now_ns = self.now.boot_ns;
             let turn = self.turn(&events);
-            match turn.and_then(|()| self.end_turn(events.is_empty())) {
+            #[cfg(target_os = "linux")]
+            if matches!(turn, Ok(Told::Something)) {
+                self.obey()?;
+            }
+            match turn.and_then(|_| self.end_turn(events.is_empty())) {
                 Ok(left) => compaction_left = left,
                 Err(error) => return Err(self.fail(error)),
             }
@@ -163,16 +192,18 @@ impl Server {
     }
 
     /// Everything of one turn up to the point where its records are complete.
-    fn turn(&mut self, events: &Events) -> Result<(), LogError> {
+    fn turn(&mut self, events: &Events) -> Result<Told, LogError> {
         let Server { clients, queue, .. } = self;
         queue.engine.tick(self.now, &mut queue.persistence, &mut clients.outputs);
         clients.go_on_scheduled(queue);
+        let mut told = Told::Nothing;
         let mut has_synced = false;
         for event in events {
             match event.token() {
                 STOP => self.stop(),
                 DRAIN => self.drain(),
                 SYNCED => has_synced = true,
+                CONTROL => told = Told::Something,
                 _ => self.clients.event(event, &mut self.queue),
             }
         }
@@ -183,7 +214,7 @@ impl Server {
         if let Some(metrics) = &self.metrics {
             metrics.asked.answer(|| self.snapshot(metrics));
         }
-        Ok(())
+        Ok(told)
     }
 
     fn snapshot(&self, metrics: &Metrics) -> Snapshot {
@@ -220,8 +251,10 @@ impl Server {
         }
         clients.outputs.end_turn(queue.persistence.batch_to_wait_for());
         clients.outputs.release(queue.persistence.durable_batch());
-        clients.send_all(queue);
-        self.backlog.turn(queue.engine.live_jobs());
+        #[cfg(target_os = "linux")]
+        self.write_page(false);
+        self.clients.send_all(&mut self.queue);
+        self.backlog.turn(self.queue.engine.live_jobs());
         Ok(compaction_left)
     }
 
@@ -240,17 +273,32 @@ impl Server {
     }
 
     fn drain(&mut self) {
-        if self.signals.take(Signal::Drain) {
+        if self.has_signal(Signal::Drain) {
             tracing::warn!("draining: puts are refused until the server is restarted");
             self.queue.engine.drain();
         }
     }
 
-    /// From here on nothing is accepted or read; what has been read is carried out and answered.
+    fn has_signal(&mut self, signal: Signal) -> bool {
+        match &mut self.orders {
+            Orders::Signals(signals) => signals.take(signal),
+            #[cfg(target_os = "linux")]
+            Orders::Supervisor(_) => false,
+        }
+    }
+
     fn stop(&mut self) {
-        if self.signals.take(Signal::Stop) && self.stopping_until.is_none() {
+        if self.has_signal(Signal::Stop) && self.stopping_until.is_none() {
             tracing::info!("stopping");
-            self.stopping_until = Some(self.now.boot_ns + STOP_NS);
+            self.begin_stop(STOP_NS);
+        }
+    }
+
+    /// From here on nothing is accepted or read; what has been read is carried out and answered. Clients that do not take
+    /// their answers are given up after `within_ns`.
+    fn begin_stop(&mut self, within_ns: u64) {
+        if self.stopping_until.is_none() {
+            self.stopping_until = Some(self.now.boot_ns.saturating_add(within_ns));
             // While it is still served: afterwards the path may be another server's.
             self.own_socket = None;
             self.clients.stop(&mut self.queue);
@@ -263,7 +311,10 @@ impl Server {
         if dropped > 0 {
             tracing::warn!("{dropped} client(s) did not take their replies in time");
         }
-        Ok(self.queue.persistence.close(self.now.boot_ns)?)
+        self.queue.persistence.close(self.now.boot_ns)?;
+        #[cfg(target_os = "linux")]
+        self.report_stopped();
+        Ok(())
     }
 
     /// The log has failed: nothing more may claim success. Says so to those it can, and gives up.

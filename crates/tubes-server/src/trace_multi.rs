@@ -55,6 +55,7 @@ impl Lines {
         let (name, life) = match role {
             Role::Owner => ("owner", format!("{slot}.{generation}")),
             Role::Frontend => ("frontend", format!("f{slot}.{generation}")),
+            Role::Tubes | Role::Daemon => unreachable!("only processes with links are traced here"),
         };
         let file = File::create_new(folder.join(format!("{name}-{slot}.{generation}")))?;
         let text = format!("start {life} {now_ns}\n").into_bytes();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use expect_test::Expect;
-use tenure_config::{Config, ConfigError, LoadOptions, load};
+use tenure_config::{Config, ConfigError, LoadOptions, Sources, load, load_with_sources};
 
 /// A folder for one test, removed when it is dropped.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -31,12 +31,25 @@ impl Folder {
 
     /// Loads what is there, with these variables and no others.
     pub(crate) fn load(&self, explicit: Option<&str>, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
-        load(LoadOptions {
+        load(self.options(explicit, variables))
+    }
+
+    /// As [`Folder::load`], and what was read.
+    pub(crate) fn load_with_sources(
+        &self,
+        explicit: Option<&str>,
+        variables: &[(&str, &str)],
+    ) -> Result<(Config, Sources), ConfigError> {
+        load_with_sources(self.options(explicit, variables))
+    }
+
+    fn options(&self, explicit: Option<&str>, variables: &[(&str, &str)]) -> LoadOptions<Vec<(String, String)>> {
+        LoadOptions {
             explicit: explicit.map(PathBuf::from),
-            environment: variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+            environment: variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             folder: self.0.clone(),
             system_file: self.0.join("etc/tenure.toml"),
-        })
+        }
     }
 }
 

@@ -1,10 +1,12 @@
-//! A small server for the tests of this crate: a supervisor, owners that give ids, frontends that pass lines on.
+//! A small server for the tests of this crate: a supervisor, owners that give ids, frontends that pass lines on; or one
+//! process `tubes` that does both; and a daemon.
 //!
-//! `supervise DIR OPTION=VALUE…` is the supervisor; it starts this program again as `owner` and `frontend`. A client line
-//! `put K` is passed to owner K over its link, which answers `ok GENERATION ID` or `draining`.
+//! `supervise DIR OPTION=VALUE…` is the supervisor; it starts this program again as `owner`, `frontend`, `tubes` and
+//! `daemon`. A client line `put K` is passed to owner K over its link, which answers `ok GENERATION ID` or `draining`; the
+//! tubes answer it themselves. The daemon, on a port of its own, answers each line with `daemon GENERATION`.
 //!
-//! Each process appends its steps to `DIR/events`. `DIR/owner-K` and `DIR/frontend-K`, if there, say how that process is
-//! to misbehave; they are read at each of its starts.
+//! Each process appends its steps to `DIR/events`. `DIR/ROLE-K`, if there, says how that process is to misbehave; it is
+//! read at each of its starts.
 
 #[cfg(not(target_os = "linux"))]
 fn main() {}
@@ -28,7 +30,8 @@ mod linux {
 
     use supervisor::lock::{LOCK_WAIT, Lock};
     use supervisor::{
-        Child, FailureCause, FromChild, Instruction, OnSlotFailed, Plan, Role, Start, ToChild, generations_in_memory,
+        Child, FailureCause, FromChild, Instruction, OnSlotFailed, Plan, Role, RolePlan, Start, ToChild, Topology,
+        generations_in_memory,
     };
 
     /// Figure of a frontend's page: clients connected.
@@ -38,7 +41,7 @@ mod linux {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         match arguments.first().map(String::as_str) {
             Some("supervise") => supervise(Path::new(&arguments[1]), &arguments[2..]),
-            Some("owner" | "frontend") => serve(),
+            Some(word) if Role::ALL.iter().any(|role| role.name() == word) => serve(),
             _ => ExitCode::from(5),
         }
     }
@@ -48,41 +51,68 @@ mod linux {
             options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
         };
         let number = |name: &str, default: u64| option(name).map_or(default, |text| text.parse().expect("a number"));
-        let owners = u16::try_from(number("owners", 2)).expect("few owners");
-        let frontends = u16::try_from(number("frontends", 2)).expect("few frontends");
+        let tubes = number("tubes", 0) > 0;
+        // Without a word about it there are owners and frontends unless something else serves.
+        let several = if tubes { 0 } else { 2 };
+        let topology = Topology {
+            owners: u16::try_from(number("owners", several)).expect("few owners"),
+            frontends: u16::try_from(number("frontends", several)).expect("few frontends"),
+            tubes,
+            daemon: number("daemon", 0) > 0,
+        };
         let program = std::env::current_exe().expect("the path of this program");
-        let mut plan = Plan::new(program, owners, frontends, generations_in_memory());
-        plan.owner_args = vec!["owner".into()];
-        plan.frontend_args = vec!["frontend".into()];
+        let mut plan = Plan::new(program, topology, generations_in_memory());
         plan.lock = Some(dir.join("lock"));
-        plan.slot_locks = (0..owners).map(|slot| dir.join(format!("slot-{slot}.lock"))).collect();
+        let with_jobs = topology.slots().filter(|place| place.role.has_jobs());
+        plan.slot_locks = with_jobs.map(|place| dir.join(format!("slot-{}.lock", place.slot))).collect();
         plan.lock_wait = Duration::from_millis(number("lock-wait-ms", 10_000));
         plan.status_socket = Some(dir.join("status"));
         plan.restart.delay = Duration::from_millis(number("restart-delay-ms", 100));
         plan.restart.limit = u32::try_from(number("restart-limit", 5)).expect("a small limit");
-        plan.figures = vec![(Role::Frontend, "clients", GAUGE_CLIENTS)];
+        plan.figures = [Role::Frontend, Role::Tubes].map(|role| (role, "clients", GAUGE_CLIENTS)).into();
         plan.about = [("program".to_owned(), "fixture".to_owned())].into();
         plan.on_ended = Box::new(|role, page| {
-            if role == Role::Frontend {
+            if matches!(role, Role::Frontend | Role::Tubes) {
                 page.counter(GAUGE_CLIENTS).store(0, Ordering::Relaxed);
             }
         });
-        plan.options = serde_json::json!({ "dir": dir });
         plan.id_count_start = number("first-id", 1);
         if option("on-slot-failed").as_deref() == Some("stop") {
             plan.on_slot_failed = OnSlotFailed::Stop;
         }
-        let listener = match TcpListener::bind(("127.0.0.1", u16::try_from(number("port", 0)).expect("a port"))) {
-            Ok(listener) => listener,
-            Err(error) => {
+        let port = u16::try_from(number("port", 0)).expect("a port");
+        let listeners = [port, 0].map(|port| TcpListener::bind(("127.0.0.1", port)));
+        let [listener, of_daemon] = match listeners {
+            [Ok(listener), Ok(of_daemon)] => [listener, of_daemon],
+            [Err(error), _] | [_, Err(error)] => {
                 eprintln!("{error}");
                 return ExitCode::from(111);
             }
         };
-        let address = listener.local_addr().expect("an address");
-        plan.listeners = vec![listener.into()];
+        let [address, daemons] = [&listener, &of_daemon].map(|listener| listener.local_addr().expect("an address"));
+        for role in Role::ALL {
+            let listener = match role {
+                Role::Owner => None,
+                Role::Frontend | Role::Tubes => Some(&listener),
+                Role::Daemon => Some(&of_daemon),
+            };
+            let of_role = RolePlan {
+                arguments: vec![role.name().into()],
+                listeners: listener.iter().map(|it| it.try_clone().expect("a descriptor").into()).collect(),
+                options: serde_json::json!({ "dir": dir, "role": role }),
+            };
+            plan.roles.insert(role, of_role);
+        }
+        drop((listener, of_daemon));
+        let (folder, mut reloads) = (dir.to_owned(), 0);
+        plan.on_reload = Box::new(move || {
+            reloads += 1;
+            Some((Role::Daemon, serde_json::json!({ "dir": folder, "role": Role::Daemon, "reloads": reloads })))
+        });
+        let signals = supervisor::Signals::install().and_then(supervisor::Signals::with_reload);
+        plan.signals = Some(signals.expect("signal handlers"));
         let events = dir.join("events");
-        plan.on_serving = Box::new(move || note(&events, &format!("supervisor serving {address}")));
+        plan.on_serving = Box::new(move || note(&events, &format!("supervisor serving {daemons} {address}")));
         match supervisor::supervise(plan) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -124,13 +154,14 @@ mod linux {
         };
         let dir = PathBuf::from(start.options["dir"].as_str().expect("a folder"));
         let who = start.instance;
+        assert_eq!(start.options["role"], who.role.name(), "each role has its own options");
         let habit = fs::read_to_string(dir.join(format!("{}-{}", who.role, who.slot))).unwrap_or_default();
         let habits: Vec<&str> = habit.split_whitespace().collect();
         let has = |name: &str| habits.contains(&name);
         let shared = Arc::new(Shared {
             events: dir.join("events"),
             is_draining: AtomicBool::new(start.drained),
-            links: Mutex::new((0..start.owners).map(|_| None).collect()),
+            links: Mutex::new((0..start.topology.owners).map(|_| None).collect()),
             start,
         });
         if has("without-death-signal") {
@@ -162,12 +193,18 @@ mod linux {
         }
         let ready = FromChild::Ready { generation: who.generation, jobs: 0, next_id: 100 * u64::from(who.slot) };
         shared.note("ready");
+        if shared.start.options["reloads"].is_number() {
+            shared.note(&format!("options {}", shared.start.options["reloads"]));
+        }
         if child.send(&ready).is_err() {
             return wait_for_ever();
         }
         loop {
             match child.recv() {
                 Ok(Some(ToChild::Link { peer, socket })) => take_link(&shared, peer.slot, socket),
+                Ok(Some(ToChild::Options(options))) => {
+                    shared.note(&format!("options {}", options["reloads"]));
+                }
                 Ok(Some(ToChild::Say(instruction))) => match instruction {
                     Instruction::Ping { .. } if has("frozen") => {}
                     Instruction::Ping { nonce } => {
@@ -220,17 +257,20 @@ mod linux {
         std::thread::spawn(move || {
             let mut writer = socket.try_clone().expect("a descriptor");
             for _line in BufReader::new(socket).lines().map_while(Result::ok) {
-                let answer = if shared.is_draining.load(Ordering::SeqCst) {
-                    "draining\n".to_owned()
-                } else {
-                    let id = shared.start.pages.server().next_id_count();
-                    format!("ok {} {id}\n", shared.start.instance.generation)
-                };
-                if writer.write_all(answer.as_bytes()).is_err() {
+                if writer.write_all(put(&shared).as_bytes()).is_err() {
                     break;
                 }
             }
         });
+    }
+
+    /// A job is given an id, unless the server drains.
+    fn put(shared: &Shared) -> String {
+        if shared.is_draining.load(Ordering::SeqCst) {
+            return "draining\n".to_owned();
+        }
+        let id = shared.start.pages.server().next_id_count();
+        format!("ok {} {id}\n", shared.start.instance.generation)
     }
 
     fn accept(shared: &Arc<Shared>) {
@@ -261,6 +301,13 @@ mod linux {
         if line == "stats" {
             let pages = &shared.start.pages;
             return format!("clients {} draining {}\n", pages.sum(GAUGE_CLIENTS), pages.server().is_draining());
+        }
+        let who = shared.start.instance;
+        if who.role == Role::Daemon {
+            return format!("daemon {}\n", who.generation);
+        }
+        if who.role == Role::Tubes {
+            return put(shared);
         }
         let slot = line.strip_prefix("put ").and_then(|slot| slot.parse::<usize>().ok());
         let mut links = shared.links.lock().expect("unpoisoned");

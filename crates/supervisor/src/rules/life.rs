@@ -42,7 +42,7 @@ impl Rules {
         } else if entry.is_drained_start {
             entry.drain_acked = true;
             self.advance_drain(out);
-        } else if self.drain >= drain_step(place.role) {
+        } else if drain_step(place.role).is_some_and(|step| self.drain >= step) {
             out.push(Output::Tell { who, what: Instruction::Drain });
         }
     }
@@ -75,7 +75,7 @@ impl Rules {
                 }
             }
             (FromChild::Drained, State::Starting { .. } | State::Ready { .. }) => {
-                if self.drain >= drain_step(by.role) {
+                if drain_step(by.role).is_some_and(|step| self.drain >= step) {
                     entry.drain_acked = true;
                     self.advance_drain(out);
                 } else {
@@ -105,11 +105,11 @@ impl Rules {
         match self.phase {
             Phase::Starting if self.entries.iter().all(Entry::is_ready) => {
                 self.phase = Phase::Serving;
-                let frontends = self.entries.iter().filter(|entry| entry.place.role == Role::Frontend);
-                out.extend(frontends.map(|entry| Output::Tell { who: entry.instance(), what: Instruction::Go }));
+                let accepting = self.entries.iter().filter(|entry| entry.place.role.accepts());
+                out.extend(accepting.map(|entry| Output::Tell { who: entry.instance(), what: Instruction::Go }));
                 out.push(Output::Serving);
             }
-            Phase::Serving if who.role == Role::Frontend => out.push(Output::Tell { who, what: Instruction::Go }),
+            Phase::Serving if who.role.accepts() => out.push(Output::Tell { who, what: Instruction::Go }),
             _ => {}
         }
     }
@@ -152,8 +152,8 @@ impl Rules {
                 self.restart_or_fail(now_ns, index, failure, out);
             }
             Phase::Barrier { .. } | Phase::Owners { .. } | Phase::Killing { .. } => {
-                // Frontends are told first, owners when all frontends are gone.
-                let is_told = place.role == Role::Frontend || !matches!(self.phase, Phase::Barrier { .. });
+                // Owners are told when all frontends are gone, all others at once.
+                let is_told = place.role != Role::Owner || !matches!(self.phase, Phase::Barrier { .. });
                 let is_orderly = is_told && failure.ending == Some(Ending::Code(0));
                 if !was_killed && failure.ending.is_some() && !is_orderly {
                     self.entries[index].failure = Some(failure.clone());
@@ -171,7 +171,7 @@ impl Rules {
         let entry = &mut self.entries[index];
         let place = entry.place;
         let is_final = matches!(failure.ending, Some(Ending::Code(code)) if FINAL_CODES.contains(&code))
-            && !(place.role == Role::Owner
+            && !(place.role.has_jobs()
                 && failure.ending == Some(Ending::Code(CODE_DIRECTORY))
                 && matches!(entry.last_words, Some((FailureCause::Write, _))));
         entry.failure = Some(failure.clone());
@@ -182,9 +182,14 @@ impl Rules {
             // No process is left to accept a job, and any later one is started drained.
             entry.drain_acked = self.drain > Drain::Off;
             out.push(Output::Report(Report::SlotFailed { place, failure: failure.clone() }));
-            match self.config.on_slot_failed {
-                OnSlotFailed::Serve => self.advance_drain(out),
-                OnSlotFailed::Stop => self.begin_stop(now_ns, Outcome::SlotFailed { place, failure }, out),
+            let ends_server = match place.role {
+                Role::Daemon => self.entries.len() == 1,
+                _ => self.config.on_slot_failed == OnSlotFailed::Stop,
+            };
+            if ends_server {
+                self.begin_stop(now_ns, Outcome::SlotFailed { place, failure }, out);
+            } else {
+                self.advance_drain(out);
             }
             return;
         }
@@ -204,12 +209,9 @@ impl Rules {
     }
 
     pub(super) fn index(&self, place: Slot) -> usize {
-        match place.role {
-            Role::Owner if place.slot < self.config.owners => usize::from(place.slot),
-            Role::Frontend if place.slot < self.config.frontends => {
-                usize::from(self.config.owners) + usize::from(place.slot)
-            }
-            _ => panic!("no slot {place} in this topology"),
+        match self.config.topology.index(place) {
+            Some(index) => index,
+            None => panic!("no slot {place} in this topology"),
         }
     }
 }

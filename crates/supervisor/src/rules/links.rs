@@ -42,11 +42,10 @@ impl Rules {
     /// Links a process that has become ready to all ready peers. Whichever of two becomes ready last brings their link
     /// about: exactly one per pair.
     pub(super) fn link_to_all(&mut self, now_ns: u64, who: Instance, out: &mut Vec<Output>) {
-        for peer in self.entries.iter().filter(|peer| peer.is_ready() && peer.place.role != who.role) {
-            let (owner, frontend) = match who.role {
-                Role::Owner => (who, peer.instance()),
-                Role::Frontend => (peer.instance(), who),
-            };
+        let Some(peers) = who.role.peer() else { return };
+        for peer in self.entries.iter().filter(|peer| peer.is_ready() && peer.place.role == peers) {
+            let (owner, frontend) =
+                if who.role == Role::Owner { (who, peer.instance()) } else { (peer.instance(), who) };
             self.links_made += 1;
             let number = self.links_made;
             self.links.push(LinkState { owner, frontend, number, made_ns: now_ns, tries: 0, remake_at_ns: None });

@@ -13,6 +13,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use super::*;
+use crate::message::Topology;
 
 const MS: u64 = 1_000_000;
 const S: u64 = SECOND_NS;
@@ -42,9 +43,11 @@ enum Plant {
     RestartsWhileStopping,
     ForgetsBrokenLinks,
     RelinksAtOnce,
+    DrainsDaemons,
+    StopsWithTheDaemon,
 }
 
-const PLANTS: [Plant; 14] = [
+const PLANTS: [Plant; 16] = [
     Plant::SpawnsWhileKilling,
     Plant::GoesEarly,
     Plant::ForgetsDrain,
@@ -59,6 +62,8 @@ const PLANTS: [Plant; 14] = [
     Plant::RestartsWhileStopping,
     Plant::ForgetsBrokenLinks,
     Plant::RelinksAtOnce,
+    Plant::DrainsDaemons,
+    Plant::StopsWithTheDaemon,
 ];
 
 struct Rng(u64);
@@ -189,9 +194,16 @@ struct World {
 impl World {
     fn new(seed: u64, plant: Plant) -> World {
         let mut rng = Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let several = Topology::several(1 + rng.below(4) as u16, 1 + rng.below(4) as u16);
+        let topology = match rng.below(10) {
+            0..6 => several,
+            6 => Topology { daemon: true, ..several },
+            7 => Topology::single(),
+            8 => Topology { daemon: true, ..Topology::single() },
+            _ => Topology { daemon: true, ..Topology::default() },
+        };
         let config = Config {
-            owners: 1 + rng.below(4) as u16,
-            frontends: 1 + rng.below(4) as u16,
+            topology,
             restart: RestartPolicy { limit: rng.below(8) as u32, ..RestartPolicy::default() },
             on_slot_failed: if rng.chance(10) { OnSlotFailed::Stop } else { OnSlotFailed::Serve },
         };
@@ -248,16 +260,21 @@ impl World {
             self.at(at_ns, Event::Stop);
         }
         for _ in 0..self.rng.below(4) {
-            let (at_ns, owner) = (self.rng.below(CHAOS_NS), self.rng.chance(50));
-            let slot = self.rng.below(u64::from(if owner { self.config.owners } else { self.config.frontends })) as u16;
-            let role = if owner { Role::Owner } else { Role::Frontend };
-            self.at(at_ns, Event::Restart(Slot { role, slot }));
+            let at_ns = self.rng.below(CHAOS_NS);
+            let slots: Vec<Slot> = self.config.topology.slots().collect();
+            let place = slots[self.rng.below(slots.len() as u64) as usize];
+            self.at(at_ns, Event::Restart(place));
         }
         for _ in 0..self.faults.suspend {
             let (at_ns, length_ns) = (self.rng.below(CHAOS_NS), self.rng.below(100 * S));
             self.at(at_ns, Event::SuspendSupervisor(length_ns));
         }
         self.put(Input::Begin);
+        if self.outcome.is_some() {
+            // The only process could not be started.
+            self.check_end();
+            return self.trace;
+        }
         let mut is_checked = false;
         for _ in 0..EVENTS_MAX {
             let Some(Reverse((at_ns, rank, _, event))) = self.heap.pop() else { break };
@@ -308,6 +325,14 @@ impl World {
         self.crashes.entry(place).or_default().push(self.now_ns);
     }
 
+    /// Whether the server ends because a slot of this role has failed.
+    fn ends_server(&self, role: Role) -> bool {
+        match role {
+            Role::Daemon => self.config.topology.len() == 1,
+            _ => self.config.on_slot_failed == OnSlotFailed::Stop,
+        }
+    }
+
     /// Faults have ended long ago: everything must be as it should.
     fn check_calm(&self) {
         assert!(self.has_served, "the start neither failed nor ended");
@@ -324,12 +349,12 @@ impl World {
         let ready: Vec<Instance> = self.current.values().filter(|who| self.is_linked_side(**who)).copied().collect();
         for who in &ready {
             let process = &self.processes[who];
-            for peer in ready.iter().filter(|peer| peer.role != who.role) {
+            for peer in ready.iter().filter(|peer| Some(peer.role) == who.role.peer()) {
                 let number = process.links.get(peer);
                 let number = number.unwrap_or_else(|| panic!("{who} has no link to {peer}"));
                 assert!(!self.broken.contains_key(number), "the link of {who} to {peer} stays broken");
             }
-            assert!(who.role == Role::Owner || process.has_go, "{who} never went");
+            assert!(!who.role.accepts() || process.has_go, "{who} never went");
             for old in process.links.keys() {
                 assert!(self.current.get(&old.place()) == Some(old), "{who} still has a link to {old}");
             }

@@ -3,6 +3,7 @@
 //! A line is a time in milliseconds and an input. Ticks come by themselves whenever they are due, processes are spawned
 //! at once, and pings are answered at once and not shown, unless the process was told to be `mute`.
 
+mod daemon;
 mod drain;
 mod links;
 mod restart;
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::message::Topology;
 use expect_test::{Expect, expect};
 
 use super::*;
@@ -26,11 +28,15 @@ fn check(config: Config, script: &str, expected: &Expect) {
 }
 
 fn two_and_one() -> Config {
-    Config { owners: 2, frontends: 1, restart: RestartPolicy::default(), on_slot_failed: OnSlotFailed::Serve }
+    of(Topology::several(2, 1))
 }
 
 fn one_and_one() -> Config {
-    Config { owners: 1, ..two_and_one() }
+    of(Topology::several(1, 1))
+}
+
+fn of(topology: Topology) -> Config {
+    Config { topology, restart: RestartPolicy::default(), on_slot_failed: OnSlotFailed::Serve }
 }
 
 struct Player {
@@ -78,7 +84,7 @@ impl Player {
 
     fn line(&mut self, words: &[&str]) {
         let place = || {
-            let role = if words[1] == "owner" { Role::Owner } else { Role::Frontend };
+            let role = Role::ALL.into_iter().find(|role| role.name() == words[1]).expect("a role");
             Slot { role, slot: words[2].parse().expect("a slot") }
         };
         match words[0] {
@@ -245,7 +251,7 @@ const ONE_STARTED: &str = "
 /// The script after the part that starts the server, of which only the input is wanted.
 #[track_caller]
 fn check_started(config: Config, script: &str, expected: &Expect) {
-    let start = if config.owners == 1 { ONE_STARTED } else { STARTED };
+    let start = if config.topology.owners == 1 { ONE_STARTED } else { STARTED };
     let prefix = play(config, start);
     let whole = play(config, &format!("{start}{script}"));
     expected.assert_eq(whole.strip_prefix(&prefix).expect("the start is the same"));

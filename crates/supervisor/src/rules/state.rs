@@ -105,12 +105,12 @@ pub(super) enum Phase {
     /// Not every slot has been ready.
     Starting,
     Serving,
-    /// The frontends finish.
+    /// The frontends finish, and what has no part in the order of the two.
     Barrier {
         until_ns: u64,
         owners_until_ns: u64,
     },
-    /// The owners finish.
+    /// The owners finish, and what is left of the others.
     Owners {
         until_ns: u64,
     },

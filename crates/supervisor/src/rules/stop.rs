@@ -1,4 +1,5 @@
-//! The stop: frontends first, then owners, then whatever is left.
+//! The stop: frontends first, then owners, then whatever is left. Tubes and daemon are told with the frontends and have
+//! the time of both: the first has clients and a log, the second is nobody's peer.
 //!
 //! Owns: the barrier, the deadlines, and how the server has ended.
 //! Never: starts a process.
@@ -25,6 +26,10 @@ impl Rules {
                     let within_ms = STOP_FRONTENDS_NS / 1_000_000;
                     out.push(Output::Tell { who, what: Instruction::Barrier { within_ms } });
                 }
+                State::Ready { .. } if who.role != Role::Owner => {
+                    let within_ms = STOP_NS / 1_000_000;
+                    out.push(Output::Tell { who, what: Instruction::Stop { within_ms } });
+                }
                 State::Ready { .. } | State::Spawning | State::Killed | State::Failed => {}
             }
         }
@@ -32,10 +37,9 @@ impl Rules {
     }
 
     pub(super) fn advance_stop(&mut self, now_ns: u64, out: &mut Vec<Output>) {
-        let is_gone =
-            |rules: &Rules, role| !rules.entries.iter().any(|entry| entry.place.role == role && entry.is_alive());
+        let has_frontend = self.entries.iter().any(|entry| entry.place.role == Role::Frontend && entry.is_alive());
         if let Phase::Barrier { owners_until_ns, .. } = self.phase
-            && is_gone(self, Role::Frontend)
+            && !has_frontend
         {
             self.phase = Phase::Owners { until_ns: owners_until_ns };
             let within_ms = owners_until_ns.saturating_sub(now_ns) / 1_000_000;
@@ -44,19 +48,18 @@ impl Rules {
             out.extend(owners.map(|entry| Output::Tell { who: entry.instance(), what: stop }));
         }
         if matches!(self.phase, Phase::Owners { .. } | Phase::Killing { .. })
-            && is_gone(self, Role::Owner)
-            && is_gone(self, Role::Frontend)
+            && !self.entries.iter().any(Entry::is_alive)
         {
             self.finish(out);
         }
     }
 
-    /// Kills whatever of `role` has not ended. A process that did not finish in its time did not stop in order: an owner
-    /// may not have synced, and nobody knows which replies a frontend still had.
-    pub(super) fn kill_role(&mut self, role: Role, out: &mut Vec<Output>) {
+    /// Kills whatever is `doomed` and has not ended. A process that did not finish in its time did not stop in order: an
+    /// owner may not have synced, and nobody knows which replies a frontend still had.
+    pub(super) fn kill_at_deadline(&mut self, doomed: impl Fn(Role) -> bool, out: &mut Vec<Output>) {
         for index in 0..self.entries.len() {
             let entry = &self.entries[index];
-            if entry.place.role == role && matches!(entry.state, State::Starting { .. } | State::Ready { .. }) {
+            if doomed(entry.place.role) && matches!(entry.state, State::Starting { .. } | State::Ready { .. }) {
                 let place = entry.place;
                 self.kill(index, KillReason::Stop, out);
                 let reason = Some("it was killed at the deadline of the stop".to_owned());

@@ -26,19 +26,19 @@ impl Rules {
             }
             Phase::Barrier { until_ns, owners_until_ns } => {
                 if until_ns <= now_ns {
-                    self.kill_role(Role::Frontend, out);
+                    self.kill_at_deadline(|role| role == Role::Frontend, out);
                     // Their end is confirmed before the owners are told, but that must not use up the owners' time.
                     self.phase = Phase::Barrier { until_ns: owners_until_ns, owners_until_ns };
                 }
                 if owners_until_ns <= now_ns {
-                    self.kill_role(Role::Owner, out);
+                    self.kill_at_deadline(|_| true, out);
                     self.phase = Phase::Killing { until_ns: now_ns + KILL_NS };
                 }
                 self.advance_stop(now_ns, out);
             }
             Phase::Owners { until_ns } => {
                 if until_ns <= now_ns {
-                    self.kill_role(Role::Owner, out);
+                    self.kill_at_deadline(|_| true, out);
                     self.phase = Phase::Killing { until_ns: now_ns + KILL_NS };
                     self.advance_stop(now_ns, out);
                 }

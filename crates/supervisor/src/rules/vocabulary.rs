@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::FINAL_CODES;
-use crate::message::{Ending, FromChild, Instance, Instruction, Slot};
+use crate::message::{Ending, FromChild, Instance, Instruction, Slot, Topology};
 
 /// How often and how quickly a slot is restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +41,12 @@ pub enum OnSlotFailed {
 /// The topology and the policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Number of owners, at least 1.
-    pub owners: u16,
-    /// Number of frontends, at least 1.
-    pub frontends: u16,
+    /// Which slots there are, at least one.
+    pub topology: Topology,
     /// Of every slot.
     pub restart: RestartPolicy,
-    /// Of every slot.
+    /// Of every slot of the queue server. A failed daemon never ends a server that has one: clients of the tubes need no
+    /// daemon. A server that is nothing but a daemon ends with it.
     pub on_slot_failed: OnSlotFailed,
 }
 
@@ -130,7 +129,7 @@ pub enum Output {
     },
     /// Set the flag in the shared page.
     SetDraining,
-    /// All frontends accept: the service is ready.
+    /// All that accept have been told to: the service is ready.
     Serving,
     /// Close this process's listeners.
     CloseListeners,

@@ -154,7 +154,7 @@ fn parse(line: &[u8]) -> Request {
     match words[..] {
         ["status"] => Request::Status,
         ["restart-slot", role, slot] => {
-            let role = [Role::Owner, Role::Frontend].into_iter().find(|known| known.name() == role);
+            let role = Role::ALL.into_iter().find(|known| known.name() == role);
             match (role, slot.parse()) {
                 (Some(role), Ok(slot)) => Request::RestartSlot(Slot { role, slot }),
                 _ => Request::Unknown,
@@ -173,6 +173,7 @@ mod tests {
         assert_eq!(parse(b"status\nmore"), Request::Status);
         assert_eq!(parse(b" status "), Request::Status);
         assert_eq!(parse(b"restart-slot owner 3\n"), Request::RestartSlot(Slot { role: Role::Owner, slot: 3 }));
+        assert_eq!(parse(b"restart-slot daemon 0\n"), Request::RestartSlot(Slot { role: Role::Daemon, slot: 0 }));
         for wrong in
             ["", "statu", "restart-slot", "restart-slot owner", "restart-slot guard 1", "restart-slot owner -1"]
         {

@@ -29,6 +29,14 @@ pub(crate) fn frontend(slot: u16) -> Slot {
     Slot { role: Role::Frontend, slot }
 }
 
+pub(crate) fn tubes() -> Slot {
+    Slot { role: Role::Tubes, slot: 0 }
+}
+
+pub(crate) fn daemon() -> Slot {
+    Slot { role: Role::Daemon, slot: 0 }
+}
+
 /// Looks until `found` finds something.
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
@@ -152,9 +160,19 @@ impl Server {
 
     #[track_caller]
     pub(crate) fn client(&self) -> Client {
+        self.client_at(0)
+    }
+
+    #[track_caller]
+    pub(crate) fn client_of_daemon(&self) -> Client {
+        self.client_at(1)
+    }
+
+    #[track_caller]
+    fn client_at(&self, from_the_end: usize) -> Client {
         let events = fs::read_to_string(self.dir.join("events")).unwrap();
         let line = events.lines().rfind(|line| line.starts_with("supervisor serving ")).unwrap();
-        let stream = TcpStream::connect(line.rsplit(' ').next().unwrap()).unwrap();
+        let stream = TcpStream::connect(line.rsplit(' ').nth(from_the_end).unwrap()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Client(BufReader::new(stream))
     }

@@ -25,6 +25,7 @@ mod release_bury_kick;
 mod reserve;
 mod reshard;
 mod security;
+mod serve;
 mod sockets;
 mod stats;
 mod status;

@@ -104,7 +104,7 @@ fn a_server_of_one_process_and_none_at_all_cannot_be_asked_for_their_status() {
         let output = tenure(arguments);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("only a server of several processes that runs can be asked"), "{said}");
+        assert!(said.contains("only a server that runs under a supervisor can be asked"), "{said}");
     }
     drop(server);
 }

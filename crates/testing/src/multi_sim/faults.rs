@@ -1,5 +1,6 @@
 //! What goes wrong, and the quiet phase behind it.
 
+use super::NOT_SIMULATED;
 use super::clients::DRAINING_CLIENTS;
 use super::owner::CrashPoint;
 use super::process::Pid;
@@ -180,6 +181,7 @@ impl World {
                     self.frontends[at] = Some(frontend);
                 }
             }
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         }
     }
 

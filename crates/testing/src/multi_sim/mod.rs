@@ -34,5 +34,8 @@ mod shape;
 mod supervise;
 mod world;
 
+/// Why some roles of the supervisor never occur here.
+const NOT_SIMULATED: &str = "a simulated server has owners and frontends only";
+
 pub use outcome::Outcome;
 pub use world::{Failure, narrate, run};

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use supervisor::{Instance, Role};
 use tubes_link::{FrameError, Link, MessageHead, Reader, Writer};
 
+use super::NOT_SIMULATED;
 use crate::rng::Rng;
 
 /// What a stream socket takes before its reader must have taken some of it, in bytes.
@@ -45,6 +46,7 @@ impl Pipe {
         match role {
             Role::Owner => &mut self.to_owner,
             Role::Frontend => &mut self.to_frontend,
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         }
     }
 
@@ -52,6 +54,7 @@ impl Pipe {
         match role {
             Role::Owner => self.owner_open,
             Role::Frontend => self.frontend_open,
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         }
     }
 
@@ -59,6 +62,7 @@ impl Pipe {
         match role {
             Role::Owner => self.owner,
             Role::Frontend => self.frontend,
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         }
     }
 }
@@ -76,6 +80,7 @@ pub(super) fn other(role: Role) -> Role {
     match role {
         Role::Owner => Role::Frontend,
         Role::Frontend => Role::Owner,
+        Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
     }
 }
 
@@ -120,6 +125,7 @@ impl Network {
         let of = |pipe: &Pipe| match to.role {
             Role::Owner => pipe.to_owner.old.clone(),
             Role::Frontend => pipe.to_frontend.old.clone(),
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         };
         earlier.map(|(_, pipe)| of(pipe)).find(|bytes| !bytes.is_empty())
     }
@@ -136,6 +142,7 @@ impl Network {
         match role {
             Role::Owner => pipe.owner_open = false,
             Role::Frontend => pipe.frontend_open = false,
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         }
         pipe.towards(other(role)).is_ended = true;
         let inward = pipe.towards(role);

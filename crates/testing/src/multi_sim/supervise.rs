@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use supervisor::rules::{Config, Input, Output, Report, Rules};
-use supervisor::{Ending, FromChild, Instance, Role};
+use supervisor::{Ending, FromChild, Instance, Role, Topology};
 
+use super::NOT_SIMULATED;
 use super::planted::{self, Bug};
 use super::process::{Control, Heard, Pid, Process};
 use super::world::{Checked, Page, Step, World};
@@ -39,8 +40,7 @@ impl World {
             self.ids_given.clear();
         }
         let config = Config {
-            owners: self.shape.owners,
-            frontends: self.shape.frontends,
+            topology: Topology::several(self.shape.owners, self.shape.frontends),
             restart: self.shape.restart,
             on_slot_failed: self.shape.on_slot_failed,
         };
@@ -126,6 +126,7 @@ impl World {
             Report::Restarting { place, .. } => match place.role {
                 Role::Owner => self.outcome.owner_restarts += 1,
                 Role::Frontend => self.outcome.frontend_restarts += 1,
+                Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
             },
             _ => {}
         }
@@ -136,6 +137,7 @@ impl World {
         let is_taken = match place.role {
             Role::Owner => self.owners[at].is_some() || self.starting.contains_key(&place),
             Role::Frontend => self.frontends[at].is_some() || self.starting.contains_key(&place),
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         };
         if is_taken {
             return Err(format!("a second process of {place} is started"));
@@ -291,6 +293,7 @@ impl World {
                 self.wake_process(&mut frontend.process, self.now_ns);
                 self.frontends[at] = Some(frontend);
             }
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         }
         Ok(())
     }
@@ -316,6 +319,7 @@ impl World {
                     return;
                 }
             }
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         }
         if let Some(process) = self.starting.get_mut(&pid.who.place()).filter(|process| process.pid == pid) {
             process.control.push_back(control);

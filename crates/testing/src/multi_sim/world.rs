@@ -12,6 +12,7 @@ use crate::model::Moment;
 use crate::rng::Rng;
 use crate::sim::profile::{MS, Profile, SECOND};
 
+use super::NOT_SIMULATED;
 use super::clients::Client;
 use super::executions::Executions;
 use super::frontend::Frontend;
@@ -376,6 +377,7 @@ impl World {
                     Next::Dies => return self.process_gone(frontend.process, Ending::Signal(9)),
                 }
             }
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         }
         Ok(())
     }
@@ -421,6 +423,7 @@ impl World {
                     self.frontends[at] = Some(frontend);
                 }
             }
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         }
     }
 
@@ -477,6 +480,7 @@ impl World {
         let process = match pid.who.role {
             Role::Owner => self.owners[at].as_mut().map(|owner| &mut owner.process),
             Role::Frontend => self.frontends[at].as_mut().map(|frontend| &mut frontend.process),
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         };
         process.filter(|process| process.pid == pid)
     }
@@ -497,6 +501,7 @@ impl World {
                 })
             }
             Role::Frontend => self.frontends[at].take_if(|open| open.process.pid == pid).map(|open| open.process),
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         };
         match process {
             Some(process) => self.process_gone(process, Ending::Signal(9)),
@@ -531,6 +536,7 @@ impl World {
                     }
                 }
             }
+            Role::Tubes | Role::Daemon => unreachable!("{NOT_SIMULATED}"),
         }
         self.report_to_supervisor(&mut process, Heard::Ended { who: pid.who, how });
         Ok(())

@@ -18,8 +18,10 @@ pub(crate) const GENERATION: &str = "generation";
 pub(crate) const RESTARTS: &str = "restarts";
 pub(crate) const UNANSWERED_PINGS: &str = "unanswered_pings";
 pub(crate) const CONTROL_BACKLOG: &str = "control_backlog";
-pub(crate) const CPU_USER_US: &str = "cpu_user_us";
-pub(crate) const CPU_SYSTEM_US: &str = "cpu_system_us";
+/// Processor time in user mode, in microseconds.
+pub const CPU_USER_US: &str = "cpu_user_us";
+/// Processor time in the kernel, in microseconds.
+pub const CPU_SYSTEM_US: &str = "cpu_system_us";
 pub(crate) const LINK_BACKLOG_BYTES: &str = "link_backlog_bytes";
 pub(crate) const LINK_BATCHES: &str = "link_batches";
 pub(crate) const LINK_MESSAGES: &str = "link_messages";

@@ -48,7 +48,12 @@ impl World {
                     }
                 }
                 Output::Report(report) => self.check_report(&report),
-                Output::Finish(outcome) => self.outcome = Some(outcome),
+                Output::Finish(outcome) => {
+                    if let Outcome::SlotFailed { place, .. } = outcome {
+                        assert!(self.ends_server(place.role), "the server ends because of {place}");
+                    }
+                    self.outcome = Some(outcome);
+                }
             }
         }
         while let Some(input) = inputs.pop_front() {
@@ -93,6 +98,18 @@ impl World {
                     falsified.push(output);
                     falsified.push(Output::Spawn { place, drained: self.has_drain });
                 }
+                (Plant::DrainsDaemons, Output::SetDraining) => {
+                    falsified.push(output);
+                    let daemons = self.current.values().filter(|who| who.role == Role::Daemon);
+                    falsified.extend(daemons.map(|who| Output::Tell { who: *who, what: Instruction::Drain }));
+                }
+                (Plant::StopsWithTheDaemon, Output::Report(Report::SlotFailed { place, failure }))
+                    if place.role == Role::Daemon =>
+                {
+                    let finish = Outcome::SlotFailed { place: *place, failure: failure.clone() };
+                    falsified.push(output);
+                    falsified.push(Output::Finish(finish));
+                }
                 (Plant::RestartsAtOnce, Output::Report(Report::Restarting { place, .. })) => {
                     falsified.push(Output::Spawn { place: *place, drained: self.has_drain });
                 }
@@ -111,7 +128,7 @@ impl World {
                 }
                 (Plant::RestartsWhileStopping, Output::CloseListeners) => {
                     falsified.push(output);
-                    let idle = (0..self.config.owners).map(|slot| Slot { role: Role::Owner, slot });
+                    let idle = self.config.topology.slots();
                     let idle: Vec<Slot> = idle.filter(|place| !self.current.contains_key(place)).collect();
                     falsified.extend(idle.into_iter().map(|place| Output::Spawn { place, drained: self.has_drain }));
                 }
@@ -220,14 +237,15 @@ impl World {
         let process = self.processes.get_mut(&who).expect("it is current");
         match what {
             Instruction::Go => {
-                assert_eq!(who.role, Role::Frontend);
+                assert!(who.role.accepts());
                 assert!(!process.has_go, "{who} goes twice");
                 process.has_go = true;
-                for peer in &ready_peers {
+                let peers = ready_peers.iter().filter(|peer| Some(peer.role) == who.role.peer());
+                for peer in peers {
                     assert!(process.links.contains_key(peer), "{who} goes without a link to {peer}");
                 }
                 if !self.has_served {
-                    let all = usize::from(self.config.owners + self.config.frontends);
+                    let all = self.config.topology.len();
                     let ready = self.current.values().filter(|who| self.processes[who].has_said_ready).count();
                     assert_eq!(ready, all, "{who} goes before every slot is ready");
                 }
@@ -240,13 +258,16 @@ impl World {
                 assert!(process.has_said_ready, "a ping to {who}, which is not ready");
                 process.pings.push_back((nonce, self.now_ns));
             }
-            Instruction::Drain => assert!(self.has_drain, "nobody asked for a drain"),
+            Instruction::Drain => {
+                assert!(self.has_drain, "nobody asked for a drain");
+                assert_ne!(who.role, Role::Daemon, "the daemon has nothing to drain");
+            }
             Instruction::Barrier { .. } => {
                 assert_eq!(who.role, Role::Frontend);
             }
             Instruction::Stop { .. } => {
-                assert_eq!(who.role, Role::Owner);
-                assert!(frontends_gone, "{who} is stopped before the frontends");
+                assert_ne!(who.role, Role::Frontend);
+                assert!(who.role != Role::Owner || frontends_gone, "{who} is stopped before the frontends");
             }
         }
         self.processes.get_mut(&who).expect("it is current").inbox.push_back(what);
@@ -287,19 +308,19 @@ impl World {
                 let is_over = recent > self.config.restart.limit as usize;
                 assert!(is_final || is_over, "{place} has failed after {recent} crashes");
                 self.failed.insert(*place);
-                if self.config.on_slot_failed == OnSlotFailed::Stop {
+                if self.ends_server(place.role) {
                     self.stop_ns.get_or_insert(self.now_ns);
                 }
             }
             Report::Restarting { place, .. } => {
                 let ending = self.last_ending.get(place);
                 let is_final = matches!(ending, Some((Ending::Code(code), written))
-                    if FINAL_CODES.contains(code) && !(*code == 10 && *written && place.role == Role::Owner));
+                    if FINAL_CODES.contains(code) && !(*code == 10 && *written && place.role.has_jobs()));
                 assert!(!is_final, "{place} is tried again after {ending:?}");
             }
             Report::Drained => {
                 assert!(self.has_drain, "nobody asked for a drain");
-                for who in self.current.values() {
+                for who in self.current.values().filter(|who| who.role != Role::Daemon) {
                     assert!(!self.processes[who].accepts_jobs, "drained, but {who} accepts jobs");
                 }
                 self.is_drained = true;

@@ -98,7 +98,7 @@ impl World {
             return;
         }
         let code = [0, 1, 1, 1, 5, 10, 10, 11, 12, 33, 78, 111, 134][self.rng.below(13) as usize];
-        if code == 10 && who.role == Role::Owner && self.rng.chance(70) {
+        if code == 10 && who.role.has_jobs() && self.rng.chance(70) {
             self.say(who, (4, 0, 0), 0);
         }
         if self.rng.chance(50) && code != 10 { self.ends(who, (true, 6)) } else { self.ends(who, (false, code)) }

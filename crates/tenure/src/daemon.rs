@@ -1,0 +1,149 @@
+//! The daemon as a process: what a supervisor hands to it, and how the two speak.
+//!
+//! Owns: the options and listeners of the role, the runtime, and the way from the control channel to the parts of the
+//! daemon ([`control`]).
+//! Never: decides what the daemon does.
+
+mod control;
+
+use crate::exit::{self, Failure};
+use crate::listeners;
+use control::Control;
+pub(crate) use control::{Orders, Ready};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use supervisor::{Child, FromChild, OnReload, Plan, Role, RolePlan, Start};
+use tenure_config::{Config, LogLevel, Sources};
+
+/// The word by which the program is called as the daemon of a supervisor.
+pub(crate) const WORD: &str = "daemon-child";
+
+/// Places in the daemon's page.
+const CPU_USER_US: usize = 0;
+const CPU_SYSTEM_US: usize = 1;
+
+/// What the daemon is started with, whoever starts it.
+#[derive(Debug)]
+pub(crate) struct Started {
+    /// The configuration when it was started.
+    pub(crate) config: Config,
+    /// For HTTP; they listen already.
+    pub(crate) listeners: Vec<TcpListener>,
+    /// What comes from outside while it runs.
+    pub(crate) orders: Orders,
+    /// To be told as soon as it could serve.
+    pub(crate) ready: Ready,
+}
+
+/// The sockets of the daemon, which may need an account that it does not have.
+///
+/// # Errors
+///
+/// The address is in use (111) or cannot be had (5).
+pub(crate) fn open(config: &Config) -> Result<Vec<OwnedFd>, Failure> {
+    Ok(vec![listeners::tcp(&config.http.listen, "http.listen")?.into()])
+}
+
+/// Adds the daemon to what a supervisor runs.
+pub(crate) fn add_to(
+    plan: &mut Plan,
+    sources: &Sources,
+    listeners: Vec<OwnedFd>,
+    level: LogLevel,
+) -> Result<(), Failure> {
+    let of_role =
+        RolePlan { arguments: vec![WORD.into(), level.to_string().into()], listeners, options: options(sources)? };
+    plan.topology.daemon = true;
+    plan.roles.insert(Role::Daemon, of_role);
+    let usage = [(tubes_server::CPU_USER_US, CPU_USER_US), (tubes_server::CPU_SYSTEM_US, CPU_SYSTEM_US)];
+    plan.figures.extend(usage.map(|(name, place)| (Role::Daemon, name, place)));
+    let of_others = std::mem::replace(&mut plan.on_ended, Box::new(|_, _| {}));
+    plan.on_ended = Box::new(move |role, page| match role {
+        // It is counted with that of reaped processes from now on.
+        Role::Daemon => usage.iter().for_each(|(_, place)| page.counter(*place).store(0, Ordering::Relaxed)),
+        _ => of_others(role, page),
+    });
+    Ok(())
+}
+
+/// Reads the configuration again as it was read before, for the daemon that runs and those to come. One that cannot be
+/// used changes nothing.
+pub(crate) fn on_reload(load: impl Fn() -> Result<(Config, Sources), Failure> + 'static) -> OnReload {
+    Box::new(move || {
+        let loaded = load().and_then(|(_, sources)| options(&sources));
+        match loaded {
+            Ok(options) => {
+                tracing::info!("the configuration is read again");
+                Some((Role::Daemon, options))
+            }
+            Err(failure) => {
+                tracing::error!("the configuration in force stays: {}", failure.message());
+                None
+            }
+        }
+    })
+}
+
+fn options(sources: &Sources) -> Result<serde_json::Value, Failure> {
+    serde_json::to_value(sources).map_err(|error| {
+        Failure::new(tenure_config::EXIT_CODE, format!("the configuration cannot be handed to the daemon: {error}"))
+    })
+}
+
+/// The daemon as the child of a supervisor, from its first instruction to its end.
+pub(crate) fn serve_as_child() -> Result<(), Failure> {
+    // Before there is any thread, file or socket.
+    let (child, start) = Child::from_inherited().map_err(tubes_server::ServeError::from)?;
+    let reporter = child.reporter();
+    let ended = run(child, start);
+    match &ended {
+        // If it cannot be said the supervisor is gone, and this process is about to be killed.
+        Ok(()) => drop(reporter.send(&FromChild::Stopped)),
+        Err(failure) => reporter.failed(failure.message()),
+    }
+    ended
+}
+
+fn run(child: Child, mut start: Start) -> Result<(), Failure> {
+    let system = |what: &'static str| {
+        move |error: std::io::Error| Failure::new(exit::SYSTEM, format!("failed to {what}: {error}"))
+    };
+    let config = control::config_of(&start.options)?;
+    let listeners = std::mem::take(&mut start.listeners).into_iter().map(TcpListener::from).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("daemon")
+        .build()
+        .map_err(system("start the runtime"))?;
+    let ended = runtime.block_on(async {
+        let (control, orders, ready) =
+            Control::new(child, start, &config).map_err(system("listen to the supervisor"))?;
+        let control = tokio::spawn(control.obey());
+        let ended = run_supervised(Started { config, listeners, orders, ready }).await;
+        control.abort();
+        ended
+    });
+    // What blocks is not awaited: the supervisor would wait with us.
+    runtime.shutdown_background();
+    ended
+}
+
+/// The daemon itself.
+async fn run_supervised(started: Started) -> Result<(), Failure> {
+    let Started { config, listeners, mut orders, ready } = started;
+    ready.report();
+    orders.go().await;
+    tracing::info!(address = %config.http.listen, draining = orders.is_draining(), "the daemon goes");
+    let mut changes = orders.config();
+    let within: Duration = loop {
+        tokio::select! {
+            within = orders.stop() => break within,
+            Ok(()) = changes.changed() => tracing::info!("the daemon has another configuration"),
+        }
+    };
+    tracing::info!(within_ms = within.as_millis(), "the daemon stops");
+    drop(listeners);
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! Between the supervisor's control channel and the parts of an asynchronous program.
+//!
+//! Owns: the channel. A task of the runtime reads it and answers pings, so that no answer comes from a program whose
+//! runtime stands still; the supervisor then kills it, as it does with any process that is frozen.
+//! Never: waits for the parts. What they should know is a state that each of them reads when it likes, not a message that
+//! could be missed.
+
+use crate::exit::Failure;
+use nix::sys::resource::{UsageWho, getrusage};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use supervisor::{Child, FromChild, Instance, Instruction, Pages, Reporter, Role, Start, ToChild};
+use tenure_config::{Config, Sources};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+
+/// How far the life of the daemon has come, as its supervisor wants it. It only rises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Others are not ready yet.
+    Starting,
+    /// Connections may be accepted.
+    Going,
+    /// To end within this time.
+    Stopping(Duration),
+}
+
+/// What the daemon is told, as each of its parts can read it. Clones see the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Orders {
+    phase: watch::Receiver<Phase>,
+    is_draining: watch::Receiver<bool>,
+    config: watch::Receiver<Arc<Config>>,
+}
+
+impl Orders {
+    /// Returns when connections may be accepted, or when there is nothing to wait for any more because the daemon is to
+    /// stop.
+    pub(crate) async fn go(&mut self) {
+        // Its other end goes with the runtime only, and this with it.
+        let _ = self.phase.wait_for(|phase| *phase > Phase::Starting).await;
+    }
+
+    /// Returns when the daemon is to stop: how long that may take before it is killed.
+    pub(crate) async fn stop(&mut self) -> Duration {
+        match self.phase.wait_for(|phase| matches!(phase, Phase::Stopping(_))).await.map(|phase| *phase) {
+            Ok(Phase::Stopping(within)) => within,
+            // Nobody is there any more who could say so.
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Whether the server refuses new jobs.
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.is_draining.borrow()
+    }
+
+    /// The configuration in force, and a way to learn of the next.
+    pub(crate) fn config(&self) -> watch::Receiver<Arc<Config>> {
+        self.config.clone()
+    }
+}
+
+/// Says that the daemon could serve.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    reporter: Reporter,
+    generation: u32,
+}
+
+impl Ready {
+    /// Says so. If it cannot be said the supervisor is gone, and this process is about to be killed.
+    pub(crate) fn report(self) {
+        let _ = self.reporter.send(&FromChild::Ready { generation: self.generation, jobs: 0, next_id: 0 });
+    }
+}
+
+/// The daemon's end of the control channel.
+#[derive(Debug)]
+pub(super) struct Control {
+    child: Child,
+    /// A copy of its descriptor, which only tells when there is something to hear.
+    channel: UnixStream,
+    instance: Instance,
+    pages: Pages,
+    phase: watch::Sender<Phase>,
+    is_draining: watch::Sender<bool>,
+    config: watch::Sender<Arc<Config>>,
+}
+
+impl Control {
+    /// Within a runtime.
+    pub(super) fn new(child: Child, start: Start, config: &Config) -> io::Result<(Control, Orders, Ready)> {
+        let Start { instance, drained, pages, .. } = start;
+        let ready = Ready { reporter: child.reporter(), generation: instance.generation };
+        let (phase, phase_seen) = watch::channel(Phase::Starting);
+        let (is_draining, draining_seen) = watch::channel(drained || pages.server().is_draining());
+        let (config, config_seen) = watch::channel(Arc::new(config.clone()));
+        let channel = std::os::unix::net::UnixStream::from(child.as_fd().try_clone_to_owned()?);
+        let channel = UnixStream::from_std(channel)?;
+        let orders = Orders { phase: phase_seen, is_draining: draining_seen, config: config_seen };
+        Ok((Control { child, channel, instance, pages, phase, is_draining, config }, orders, ready))
+    }
+
+    /// Passes on what the supervisor says, for as long as it is there.
+    pub(super) async fn obey(mut self) {
+        while self.hear().await.is_ok() {}
+        // It is gone, and the kernel kills this process.
+    }
+
+    async fn hear(&mut self) -> io::Result<()> {
+        self.channel.readable().await?;
+        let message = self.channel.try_io(Interest::READABLE, || {
+            self.child.recv()?.ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))
+        });
+        match message {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+            Ok(ToChild::Say(instruction)) => self.take(instruction)?,
+            Ok(ToChild::Options(options)) => match config_of(&options) {
+                Ok(config) => drop(self.config.send_replace(Arc::new(config))),
+                Err(failure) => tracing::error!("the configuration in force stays: {}", failure.message()),
+            },
+            // Of processes with peers.
+            Ok(ToChild::Link { .. }) => {}
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, instruction: Instruction) -> io::Result<()> {
+        match instruction {
+            Instruction::Ping { nonce } => {
+                self.write_usage();
+                // Here and nowhere else it can be seen whether the server drains: the daemon is not told.
+                self.is_draining.send_if_modified(|is_draining| {
+                    let was_draining =
+                        std::mem::replace(is_draining, *is_draining || self.pages.server().is_draining());
+                    was_draining != *is_draining
+                });
+                let generation = self.instance.generation;
+                self.child.send(&FromChild::Pong { generation, nonce, in_sync_ms: None })
+            }
+            Instruction::Go => {
+                self.raise(Phase::Going);
+                Ok(())
+            }
+            Instruction::Stop { within_ms } => {
+                self.raise(Phase::Stopping(Duration::from_millis(within_ms)));
+                Ok(())
+            }
+            // Of the queue server.
+            Instruction::PeerGone(_) | Instruction::Drain | Instruction::Barrier { .. } => Ok(()),
+        }
+    }
+
+    fn raise(&self, to: Phase) {
+        self.phase.send_if_modified(|phase| {
+            let is_later = std::mem::discriminant(phase) != std::mem::discriminant(&to) && *phase < to;
+            if is_later {
+                *phase = to;
+            }
+            is_later
+        });
+    }
+
+    fn write_usage(&self) {
+        let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return };
+        let micros = |time: nix::sys::time::TimeVal| {
+            u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec()).unwrap_or(0)
+        };
+        let page = self.pages.figures(Role::Daemon, self.instance.slot);
+        page.counter(super::CPU_USER_US).store(micros(usage.user_time()), Ordering::Relaxed);
+        page.counter(super::CPU_SYSTEM_US).store(micros(usage.system_time()), Ordering::Relaxed);
+    }
+}
+
+/// The configuration that the supervisor has handed over.
+pub(super) fn config_of(options: &serde_json::Value) -> Result<Config, Failure> {
+    let sources: Sources = serde_json::from_value(options.clone()).map_err(|error| {
+        Failure::new(crate::exit::USAGE, format!("what the supervisor says is not understood: {error}"))
+    })?;
+    Ok(tenure_config::read(&sources)?)
+}
