@@ -163,7 +163,10 @@ async fn drive<S, T>(
             }
             Ok(_) => {}
             Err(error) => {
-                lock(&side).end = Some(error::cause(&error));
+                let mut side = lock(&side);
+                // A server that goes down says why, and closes without an answer.
+                let said = side.doubt.as_ref().map(|said| format!(": {said}")).unwrap_or_default();
+                side.end = Some(error::cause(&error) + &said);
                 break;
             }
         }
@@ -270,12 +273,17 @@ impl Connection {
     async fn carry_out<T>(&mut self, mode: Mode, limits: Limits, script: Script<T>) -> Result<T, DbError> {
         self.check()?;
         let hold = self.hold();
-        let result = if script.is_transaction() || self.terms.is_per_transaction {
+        let result = if script.is_transaction() || self.has_own_limits(limits) {
             self.transaction(mode, limits, script).await
         } else {
             self.statement(mode, limits, script).await
         };
         self.release(hold, result)
+    }
+
+    /// Limits that the session does not have: they can be set in a transaction only.
+    fn has_own_limits(&self, limits: Limits) -> bool {
+        self.terms.is_per_transaction || limits != self.terms.limits
     }
 
     fn check(&self) -> Result<(), DbError> {
@@ -442,7 +450,7 @@ impl Connection {
 
     /// What begins a transaction and sets its limits, where the session does not have them.
     fn begin(&self, mode: Mode, limits: Limits) -> String {
-        if limits == self.terms.limits && !self.terms.is_per_transaction {
+        if !self.has_own_limits(limits) {
             return mode.begin().to_owned();
         }
         format!("{};{}", mode.begin(), self.limits("SET LOCAL ", limits))

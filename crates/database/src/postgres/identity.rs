@@ -92,3 +92,19 @@ async fn ask(client: &Client, text: &str, limit: Duration) -> Result<Vec<Option<
     });
     Ok(row.map(Iterator::collect).unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promotion_and_another_server_are_differences_and_what_is_hidden_is_none() {
+        let of = |system_identifier, timeline| ServerIdentity { system_identifier, timeline, version: 17_00_02 };
+        let one = of(Some(7), Some(1));
+        assert!(one.differs_from(&of(Some(8), Some(1))) && one.differs_from(&of(Some(7), Some(2))));
+        for same in [of(Some(7), Some(1)), of(None, Some(1)), of(Some(7), None), of(None, None)] {
+            assert!(!one.differs_from(&same) && !same.differs_from(&one));
+        }
+        assert!(of(None, Some(1)).differs_from(&of(None, Some(2))));
+    }
+}
