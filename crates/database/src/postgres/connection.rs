@@ -47,6 +47,8 @@ pub struct Connection {
     /// What was prepared on this connection, by the statement's id.
     statements: HashMap<&'static str, (&'static str, Statement)>,
     terms: Terms,
+    /// Limits that the session has now; `None` where it has none, because it is not ours alone.
+    set: Option<Limits>,
     /// The call under way has succeeded, but the connection ends with it.
     is_lost: bool,
     /// No call may be made any more.
@@ -200,10 +202,11 @@ impl Drop for Hold {
 impl Connection {
     /// Takes over what the driver has made, and sets the limits of the session.
     pub(super) async fn new(client: Client, wire: Wire, session: Session, terms: Terms) -> Result<Self, DbError> {
-        let mut made =
-            Self { client, wire, session, statements: HashMap::new(), terms, is_lost: false, is_spent: false };
+        let statements = HashMap::new();
+        let mut made = Self { client, wire, session, statements, terms, set: None, is_lost: false, is_spent: false };
         if !terms.is_per_transaction {
             made.batch("limits of the session", &made.limits("SET ", terms.limits)).await?;
+            made.set = Some(terms.limits);
         }
         Ok(made)
     }
@@ -273,17 +276,12 @@ impl Connection {
     async fn carry_out<T>(&mut self, mode: Mode, limits: Limits, script: Script<T>) -> Result<T, DbError> {
         self.check()?;
         let hold = self.hold();
-        let result = if script.is_transaction() || self.has_own_limits(limits) {
+        let result = if script.is_transaction() || self.set.is_none() {
             self.transaction(mode, limits, script).await
         } else {
             self.statement(mode, limits, script).await
         };
         self.release(hold, result)
-    }
-
-    /// Limits that the session does not have: they can be set in a transaction only.
-    fn has_own_limits(&self, limits: Limits) -> bool {
-        self.terms.is_per_transaction || limits != self.terms.limits
     }
 
     fn check(&self) -> Result<(), DbError> {
@@ -314,6 +312,13 @@ impl Connection {
             Step::Query(sql, values) => (sql, values),
             Step::Done(end) => return ended(end),
         };
+        // They stay, so whoever keeps a connection and gives the same limits each time pays for them once.
+        if self.set != Some(limits) {
+            let text = self.limits("SET ", limits);
+            let done = bounded(self.patience(limits), self.client.batch_execute(&text)).await;
+            self.understood(done, "limits of the session", Phase::BeforeCommit, limits)?;
+            self.set = Some(limits);
+        }
         let prepared = self.prepare(limits, sql).await?;
         let answer = bounded(self.patience(limits), execute(&self.client, prepared.as_ref(), sql, &values)).await;
         let answer = self.understood(answer, sql.id, mode.committing(), limits)?;
@@ -450,7 +455,7 @@ impl Connection {
 
     /// What begins a transaction and sets its limits, where the session does not have them.
     fn begin(&self, mode: Mode, limits: Limits) -> String {
-        if !self.has_own_limits(limits) {
+        if self.set == Some(limits) {
             return mode.begin().to_owned();
         }
         format!("{};{}", mode.begin(), self.limits("SET LOCAL ", limits))

@@ -127,7 +127,7 @@ impl Connector {
         if connection.is_behind_pooler() && !self.pooler_in_session_mode {
             let message = format!(
                 "{}: a connection pooler stands between; leases and notices need the server itself: set [database] \
-                 direct_url to its address, or pooler_in_session_mode = true if the pooler works so",
+                 direct_url to its address, or pooler = \"session\" if each connection keeps one of the server for life",
                 self.dsn
             );
             return Err(DbError::new(Class::Broken, message));
