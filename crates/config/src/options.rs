@@ -212,7 +212,8 @@ macro_rules! options {
 
 static OPTIONS: &[OptionInfo] = options! {
     "user", "text", None,
-    "Account that all processes become once the address is open, as with `-u`. Not set: they stay what they are.",
+    "Account that all processes become once the addresses are open, as with `-u`. Not set: they stay what they are; but \
+     `tenure serve` that is started as root becomes `tenure`, and stays root only if `root` is said here.",
     write r#"the name of an account in quotes, such as "tenure""#,
     set |config, given| { config.user = Some(filled_text(given)?); Some(()) },
     show |config| config.user.as_ref().and_then(quoted);
@@ -230,7 +231,8 @@ static OPTIONS: &[OptionInfo] = options! {
     show |config| Some(config.serve.daemon.to_string());
 
     "data.dir", "path", Some(r#""./tenure-data""#),
-    "Folder of all data, which must exist. A relative path starts at the folder in which the program is started.",
+    "Folder of all data. `tenure serve` makes it if it is not there, for others it must exist. A relative path starts at \
+     the folder in which the program is started.",
     write r#"a path in quotes, such as "/var/lib/tenure""#,
     set |config, given| { config.data.dir = PathBuf::from(filled_text(given)?); Some(()) },
     show |config| quoted(config.data.dir.display());

@@ -157,11 +157,12 @@ pub fn open(dir: &Path, topology: Topology) -> Result<DataDir, DirError> {
 ///
 /// # Errors
 ///
-/// It cannot be made or opened.
+/// It cannot be made or opened, or a repair of the slot was interrupted.
 pub fn slot_directory(dir: &Path, logs: &str, slot: u16) -> Result<DiskVfs, DirError> {
     let vfs = open_directory(dir)?;
     let name = format!("slot-{slot}");
     let logs_directory = vfs.make_directory(logs).map_err(io_error(&vfs, logs, "open"))?;
+    refuse_interrupted_repair(&logs_directory, slot)?;
     logs_directory.make_directory(&name).map_err(io_error(&logs_directory, &name, "open"))
 }
 
@@ -345,17 +346,23 @@ impl DataDir {
     pub(crate) fn lock_slot(&self, slot: u16) -> Result<(DiskVfs, File), DirError> {
         let logs = self.logs()?;
         let name = format!("slot-{slot}");
-        let repairing = repairing_name(slot);
-        if logs.open_directory(&repairing).is_ok() && logs.open_directory(&name).is_err() {
-            return Err(DirError::Incompatible {
-                file: logs.display(&repairing),
-                what: "a repair of this slot was interrupted; `tenure tubes repair` finishes it".to_owned(),
-            });
-        }
+        refuse_interrupted_repair(&logs, slot)?;
         let vfs = logs.make_directory(&name).map_err(io_error(&logs, &name, "open"))?;
         let lock = take_lock(&vfs)?;
         Ok((vfs, lock))
     }
+}
+
+/// Between its two renamings a repair leaves no directory of the slot; an empty one must not be made in its place.
+fn refuse_interrupted_repair(logs: &DiskVfs, slot: u16) -> Result<(), DirError> {
+    let repairing = repairing_name(slot);
+    if logs.open_directory(&repairing).is_ok() && logs.open_directory(&format!("slot-{slot}")).is_err() {
+        return Err(DirError::Incompatible {
+            file: logs.display(&repairing),
+            what: "a repair of this slot was interrupted; `tenure tubes repair` finishes it".to_owned(),
+        });
+    }
+    Ok(())
 }
 
 pub(crate) fn io_error<'a>(

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Folder, Jobs, buried, change, delete, options, put, settle};
 use tubes_store::check::check_directory;
-use tubes_store::datadir::open_single;
+use tubes_store::datadir::{open_single, slot_directory};
 use tubes_store::repair::repair_directory;
 use tubes_store::{Log, LogOptions, OpenError, SyncMode};
 
@@ -176,6 +176,9 @@ fn a_repair_killed_between_its_renames_is_not_taken_for_an_empty_slot_and_is_fin
     let error = open_single(folder.path()).unwrap().open_slot(0).unwrap_err();
     assert_eq!(error.exit_code(), 12);
     assert!(error.to_string().contains("tenure tubes repair"), "{error}");
+    // Nor does a supervisor make one, which opens the directory of a slot for the process to come.
+    let error = slot_directory(folder.path(), "logs-1", 0).unwrap_err();
+    assert_eq!(error.exit_code(), 12, "{error}");
     assert!(!logs.join("slot-0").exists());
     repair_directory(folder.path(), &options(1, SyncMode::Always)).unwrap();
     let mut salvaged = Jobs::default();
