@@ -26,6 +26,7 @@ pub use self::connector::{Connector, Timeouts};
 pub use self::dsn::{Dsn, DsnError};
 pub use self::identity::ServerIdentity;
 pub(crate) use self::pool::Pool;
+pub use self::pool::PoolStatus;
 pub use self::tls::TrustError;
 use crate::{Limits, Notices};
 
@@ -113,6 +114,12 @@ impl Postgres {
     #[must_use]
     pub fn direct(&self) -> &Connector {
         &self.0.direct
+    }
+
+    /// How busy the pool is.
+    #[must_use]
+    pub fn pool_status(&self) -> PoolStatus {
+        self.0.pool.status()
     }
 
     /// As [`crate::Database::run_once`].

@@ -39,6 +39,8 @@ pub(super) struct Session {
     pub(super) is_behind_pooler: bool,
 }
 
+/// The oldest server whose language the statements are written in.
+const VERSION_MIN: u32 = 14_00_00;
 /// First all that any server answers, then what a service may hide.
 const SESSION: &str = "SELECT pg_backend_pid(), current_setting('server_version_num'), pg_is_in_recovery(), \
                        current_setting('transaction_read_only')";
@@ -59,6 +61,11 @@ pub(super) async fn session(client: &Client, limit: Duration) -> Result<Session,
     }
     let number = |text: &str| text.parse::<u32>().ok();
     let version = number(version).ok_or_else(|| DbError::new(Class::Broken, "the server's version cannot be read"))?;
+    if version < VERSION_MIN {
+        let message =
+            format!("PostgreSQL {} is needed at least, and this is {}", VERSION_MIN / 10_000, version / 10_000);
+        return Err(DbError::new(Class::Broken, message));
+    }
     let given = process_number::of(&client.cancel_token()).await;
     Ok(Session {
         is_behind_pooler: given.map(|given| given.to_string()) != Some(process.clone()),

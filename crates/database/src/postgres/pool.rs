@@ -23,6 +23,19 @@ pub(crate) struct Pool {
     wait: Duration,
 }
 
+/// How busy a pool is, in connections and callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolStatus {
+    /// Connections that there can be.
+    pub size_max: usize,
+    /// Connections that there are.
+    pub open: usize,
+    /// Those that are lent.
+    pub in_use: usize,
+    /// Callers that wait for one.
+    pub waiting: usize,
+}
+
 /// A connection on loan. It goes back when dropped.
 pub(crate) type Loan = managed::Object<Maker>;
 
@@ -91,11 +104,19 @@ impl Pool {
         })
     }
 
-    /// After an error of a connection: those that lead to the same server may have to go too.
+    /// After an error of a connection: what is true of it may be true of all that were made before.
     pub(super) fn learn(&self, error: &DbError) {
-        if error.class == Class::ReadOnly {
+        // A plan that a migration has made stale, and that each of them may have.
+        let is_stale_plan = error.class == Class::Conflict && error.code.as_deref() == Some("0A000");
+        if error.class == Class::ReadOnly || is_stale_plan {
             self.connections.manager().generation.fetch_add(1, Ordering::AcqRel);
         }
+    }
+
+    pub(super) fn status(&self) -> PoolStatus {
+        let status = self.connections.status();
+        let in_use = status.size.saturating_sub(status.available);
+        PoolStatus { size_max: status.max_size, open: status.size, in_use, waiting: status.waiting }
     }
 
     pub(super) fn close(&self) {
