@@ -377,7 +377,8 @@ impl Cluster {
         self.0.database.notices().send(notice.channel, notice.payload);
     }
 
-    /// Whether this process can do the work of a leadership (C10). It is assumed that it can.
+    /// Whether this process can do the work of a leadership, and so contests it (C10). At first it can do that of
+    /// [`cluster_core::leadership::SCHEDULER`] alone.
     pub async fn may_lead(&self, name: &'static str, is_able: bool) {
         self.tell(Input::MayLead { name, is_able }).await;
     }
@@ -461,6 +462,7 @@ impl Task {
         let mut notices = self.cluster.0.database.notices().subscribe();
         let mut servers = self.direct.as_ref().map(Connector::identity_changes);
         let (inputs, mut own) = mpsc::channel(QUESTIONS_MAX);
+        let _ = inputs.send(Input::MayLead { name: cluster_core::leadership::SCHEDULER, is_able: true }).await;
         tokio::spawn(tell_of_listening(self.cluster.0.database.clone(), inputs.clone()));
         let mut out = Vec::new();
         let mut stops: Vec<oneshot::Sender<()>> = Vec::new();

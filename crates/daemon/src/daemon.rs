@@ -94,6 +94,20 @@ pub enum DaemonError {
     System(#[from] std::io::Error),
 }
 
+impl DaemonError {
+    /// Exit status of a process that ends by it: 78 for the configuration, 10 for a file, lock or whatever the system
+    /// does not give.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Storage(StorageError::File(_) | StorageError::Folder { .. }) | Self::System(_) => 10,
+            Self::Storage(_) | Self::Times(_) | Self::Key(_) | Self::Address(_) | Self::Tls(_) => {
+                tenure_config::EXIT_CODE
+            }
+        }
+    }
+}
+
 /// What all routes share. Clones are the same.
 #[derive(Clone)]
 pub struct Daemon(Arc<Inner>);

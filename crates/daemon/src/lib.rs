@@ -16,5 +16,5 @@ pub mod store;
 
 pub use daemon::{AskSupervisor, Control, Daemon, DaemonError, run};
 pub use metrics::{MetricsSource, Sample, SampleKind};
-pub use routes::routes;
+pub use routes::{no_routes, routes};
 pub use storage::{MIGRATIONS, SCHEMA_VERSION, StorageError, open};

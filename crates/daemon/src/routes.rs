@@ -38,6 +38,12 @@ pub fn routes(daemon: &Daemon) -> Routes {
         .with(Route::new(routes!(backup::create), ADMIN).audited().with_state(state()))
 }
 
+/// Of a daemon that hosts no other part.
+#[must_use]
+pub fn no_routes() -> Routes {
+    Routes::new()
+}
+
 /// This process as a member, or why it cannot answer yet.
 fn member(daemon: &Daemon) -> Result<&cluster_server::Cluster, Problem> {
     daemon.cluster().map_err(|why| Problem::unavailable("starting", format!("this daemon is no member yet: {why}")))

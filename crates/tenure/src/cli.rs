@@ -18,6 +18,8 @@ const ORIGINAL: &str = "beanstalkd";
 pub(crate) enum Command {
     /// Run everything that the configuration turns on.
     Serve(ServeCall),
+    /// Run the daemon alone.
+    Daemon(DaemonCall),
     /// Run the queue server.
     Tubes(Box<TubesCall>),
     /// Read a data directory's log and say what is in it.
@@ -51,6 +53,15 @@ pub(crate) struct ServeCall {
     pub(crate) level: Option<LogLevel>,
     /// Account of all processes.
     pub(crate) user: Option<String>,
+}
+
+/// A call of the daemon alone.
+#[derive(Debug, Clone)]
+pub(crate) struct DaemonCall {
+    /// Configuration file named before `daemon`.
+    pub(crate) config: Option<PathBuf>,
+    /// Level of messages named before `daemon`.
+    pub(crate) level: Option<LogLevel>,
 }
 
 /// A call of the queue server.
@@ -89,6 +100,8 @@ struct TenureLine {
 enum TenureCommand {
     /// Run everything that the configuration turns on, under one supervisor: the queue server, with a log, and the daemon
     Serve(ServeLine),
+    /// Run the daemon alone: the HTTP API, as a member of the cluster that shares the database
+    Daemon,
     /// Run the queue server, with beanstalkd's protocol and command line
     Tubes(Box<TubesLine>),
     /// Bring in data of other programs
@@ -379,6 +392,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     });
     Ok(match line.command {
         TenureCommand::Serve(ServeLine { user }) => Command::Serve(ServeCall { config: line.config, level, user }),
+        TenureCommand::Daemon => Command::Daemon(DaemonCall { config: line.config, level }),
         TenureCommand::Tubes(tubes) => match (tubes.tool, tubes.flags) {
             (Some(TubesTool::Check { directory }), _) => Command::Check { directory },
             (Some(TubesTool::Repair { directory }), _) => Command::Repair { directory },

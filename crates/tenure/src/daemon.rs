@@ -6,19 +6,26 @@
 
 mod control;
 
+use crate::cli::DaemonCall;
 use crate::exit::{self, Failure};
-use crate::listeners;
+use crate::{listeners, logging};
 use control::Control;
 pub(crate) use control::{Orders, Ready};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use supervisor::{Child, FromChild, OnReload, Plan, Role, RolePlan, Start};
-use tenure_config::{Config, LogLevel, Sources};
+use tenure_config::{Config, LoadOptions, LogLevel, Sources};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 /// The word by which the program is called as the daemon of a supervisor.
 pub(crate) const WORD: &str = "daemon-child";
+
+/// How long the daemon may take to stop where nobody else says so.
+const STOP_MAX: Duration = Duration::from_secs(10);
 
 /// Places in the daemon's page.
 const CPU_USER_US: usize = 0;
@@ -130,20 +137,86 @@ fn run(child: Child, mut start: Start) -> Result<(), Failure> {
     ended
 }
 
-/// The daemon itself.
+/// The daemon itself, until it is told to stop.
 async fn run_supervised(started: Started) -> Result<(), Failure> {
-    let Started { config, listeners, mut orders, ready } = started;
-    ready.report();
-    orders.go().await;
-    tracing::info!(address = %config.http.listen, draining = orders.is_draining(), "the daemon goes");
-    let mut changes = orders.config();
-    let within: Duration = loop {
-        tokio::select! {
-            within = orders.stop() => break within,
-            Ok(()) = changes.changed() => tracing::info!("the daemon has another configuration"),
-        }
+    let Started { config, listeners, orders, ready } = started;
+    let missing = || Failure::new(exit::USAGE, "the supervisor has handed no socket to the daemon");
+    let listener = listeners.into_iter().next().ok_or_else(missing)?;
+    let status_socket = config.data.dir.join("status.sock");
+    let (of_metrics, configs) = (status_socket.clone(), orders.config());
+    let (mut going, mut stopping) = (orders.clone(), orders);
+    let control = ::daemon::Control {
+        listener,
+        on_ready: Box::new(move || ready.report()),
+        go: Box::pin(async move { going.go().await }),
+        stop: Box::pin(async move { stopping.stop().await }),
+        config: configs,
+        supervisor: Some(Arc::new(move || {
+            let status = supervisor::query(&status_socket).map_err(|error| error.to_string())?;
+            serde_json::to_string(&status).map_err(|error| error.to_string())
+        })),
+        metrics: vec![Box::new(move || match supervisor::query(&of_metrics) {
+            Ok(status) => tubes_server::text_of(status),
+            Err(error) => {
+                tracing::warn!("the supervisor's figures are missing: {error}");
+                String::new()
+            }
+        })],
+        routes: |_| ::daemon::no_routes(),
+        steps: Arc::new([]),
     };
-    tracing::info!(within_ms = within.as_millis(), "the daemon stops");
-    drop(listeners);
-    Ok(())
+    Ok(::daemon::run(config, control).await?)
+}
+
+/// `tenure daemon`: the daemon without a supervisor, until it is told to stop by a signal.
+pub(crate) fn serve_alone(call: &DaemonCall) -> Result<(), Failure> {
+    let load = {
+        let file = call.config.clone();
+        move || tenure_config::load(LoadOptions::of_process(file.clone()))
+    };
+    let config = load()?;
+    logging::start(call.level.unwrap_or(config.log.level));
+    let listener = listeners::tcp(&config.http.listen, "http.listen")?;
+    let system =
+        |error: std::io::Error| Failure::new(exit::SYSTEM, format!("failed to start the daemon's runtime: {error}"));
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("daemon").build().map_err(system)?;
+    let ended = runtime.block_on(async {
+        let (mut terminated, mut interrupted, mut hung_up) = (
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::hangup())?,
+        );
+        let (configs, config_seen) = watch::channel(Arc::new(config.clone()));
+        let reloading = tokio::spawn(async move {
+            while hung_up.recv().await.is_some() {
+                match load() {
+                    Ok(config) => drop(configs.send_replace(Arc::new(config))),
+                    Err(error) => tracing::error!("the configuration in force stays: {error}"),
+                }
+            }
+        });
+        let control = ::daemon::Control {
+            listener,
+            on_ready: Box::new(|| drop(sd_notify::notify(&[sd_notify::NotifyState::Ready]))),
+            go: Box::pin(async {}),
+            stop: Box::pin(async move {
+                tokio::select! {
+                    _ = terminated.recv() => {}
+                    _ = interrupted.recv() => {}
+                }
+                STOP_MAX
+            }),
+            config: config_seen,
+            supervisor: None,
+            metrics: Vec::new(),
+            routes: |_| ::daemon::no_routes(),
+            steps: Arc::new([]),
+        };
+        let ended = ::daemon::run(config, control).await;
+        reloading.abort();
+        ended
+    });
+    runtime.shutdown_background();
+    Ok(ended?)
 }

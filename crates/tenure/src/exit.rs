@@ -55,6 +55,13 @@ impl From<tubes_store::import::ImportError> for Failure {
     }
 }
 
+#[cfg(target_os = "linux")]
+impl From<daemon::DaemonError> for Failure {
+    fn from(error: daemon::DaemonError) -> Self {
+        Failure::new(error.exit_code(), error)
+    }
+}
+
 impl From<tenure_config::ConfigError> for Failure {
     fn from(error: tenure_config::ConfigError) -> Self {
         Failure::new(tenure_config::EXIT_CODE, error)

@@ -45,6 +45,12 @@ fn main() -> ExitCode {
             exit::USAGE,
             "several processes under one supervisor exist on Linux only; `tenure tubes` works everywhere",
         )),
+        #[cfg(target_os = "linux")]
+        cli::Command::Daemon(call) => daemon::serve_alone(&call),
+        #[cfg(not(target_os = "linux"))]
+        cli::Command::Daemon(_) => {
+            Err(exit::Failure::new(exit::USAGE, "this build has no daemon; `tenure tubes` works everywhere"))
+        }
         cli::Command::Tubes(call) => tubes::serve(*call),
         cli::Command::Check { directory } => log_files::check(&directory),
         cli::Command::Repair { directory } => log_files::repair(&directory),
