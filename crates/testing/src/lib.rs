@@ -7,6 +7,7 @@ pub mod history;
 pub mod ids;
 pub mod model;
 pub mod multi_sim;
+pub mod postgres;
 pub mod proc;
 pub mod process;
 pub mod rng;
