@@ -5,6 +5,7 @@ pub mod disk;
 pub mod fuzz;
 pub mod history;
 pub mod ids;
+pub mod interleave;
 pub mod model;
 pub mod multi_sim;
 pub mod postgres;

@@ -212,6 +212,11 @@ fn a_step_of_the_clock_is_seen_by_those_who_look() {
     let default = "CREATE TABLE t(at timestamptz DEFAULT clock_timestamp());
         INSERT INTO t DEFAULT VALUES; SELECT round(extract(epoch FROM at - pg_catalog.clock_timestamp()))::int FROM t";
     assert_eq!(ask(&clock.dsn(), default), "-10");
+    clock.freeze_at_us(1_000_000_123_456);
+    let stands = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    assert_eq!(ask(&clock.dsn(), stands), "1000000123456");
+    clock.set_offset_us(0);
+    assert_eq!(ask(&clock.dsn(), ahead), "0");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! A clock of the database that a test can set.
 //!
 //! Owns: the schema `tclk`, with a function `clock_timestamp()` that hides the server's own from sessions which look
-//! there first, and the offset between the two.
+//! there first, and the offset between the two; or a clock that stands still until it is set again.
 //! Never: touches the clock of the machine, or of sessions that do not ask for it.
 //!
 //! The offset is the value of a sequence and not a row of a table, because a sequence is outside of transactions: a
@@ -18,8 +18,11 @@ pub const SCHEMA: &str = "\
 CREATE SCHEMA tclk;
 CREATE SEQUENCE tclk.offset_us MINVALUE -9223372036854775807 START 0;
 SELECT setval('tclk.offset_us', 0);
+CREATE SEQUENCE tclk.frozen_us MINVALUE 0 START 0;
 CREATE FUNCTION tclk.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
-    SELECT pg_catalog.clock_timestamp() + (SELECT last_value FROM tclk.offset_us) * interval '1 microsecond'
+    SELECT CASE WHEN frozen.last_value > 0 THEN timestamptz 'epoch' + frozen.last_value * interval '1 microsecond'
+        ELSE pg_catalog.clock_timestamp() + ahead.last_value * interval '1 microsecond' END
+    FROM tclk.frozen_us AS frozen, tclk.offset_us AS ahead
 $$;
 ";
 
@@ -80,7 +83,21 @@ impl Clock {
     /// If the server does not answer.
     #[track_caller]
     pub fn set_offset_us(&self, offset_us: i64) {
-        let statement = format!("SELECT setval('tclk.offset_us', {offset_us})");
-        query(&self.dsn, &statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+        self.set(&format!("SELECT setval('tclk.offset_us', {offset_us}), setval('tclk.frozen_us', 0)"));
+    }
+
+    /// Makes the clock stand still at a time, in microseconds since 1970, until it is set again.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    #[track_caller]
+    pub fn freeze_at_us(&self, at_us: i64) {
+        self.set(&format!("SELECT setval('tclk.frozen_us', {at_us})"));
+    }
+
+    #[track_caller]
+    fn set(&self, statement: &str) {
+        query(&self.dsn, statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
     }
 }

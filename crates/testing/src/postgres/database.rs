@@ -24,9 +24,10 @@ pub fn shared() -> &'static Server {
     SHARED.get_or_init(|| Options::new().max_connections(SHARED_CONNECTIONS).without_sync().start())
 }
 
-/// An empty database of its own on the shared server, owned by [`ROLE`]. Dropping it ends its sessions and removes it.
+/// An empty database of its own, owned by [`ROLE`]. Dropping it ends its sessions and removes it.
 #[derive(Debug)]
 pub struct Database {
+    server: &'static Server,
     name: String,
 }
 
@@ -39,10 +40,20 @@ impl Database {
     #[track_caller]
     #[expect(clippy::new_without_default, reason = "making a database has an effect outside of the program")]
     pub fn new() -> Self {
+        Self::on(shared())
+    }
+
+    /// A fresh one on another server that lives until the program ends.
+    ///
+    /// # Panics
+    ///
+    /// If the server refuses.
+    #[track_caller]
+    pub fn on(server: &'static Server) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("test_{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        shared().sql(&format!("CREATE DATABASE {name} OWNER {ROLE} TEMPLATE template0"));
-        Self { name }
+        server.sql(&format!("CREATE DATABASE {name} OWNER {ROLE} TEMPLATE template0"));
+        Self { server, name }
     }
 
     /// Its name.
@@ -52,7 +63,7 @@ impl Database {
 
     /// Where its server listens.
     pub fn address(&self) -> SocketAddr {
-        shared().address()
+        self.server.address()
     }
 
     /// How the program under test connects.
@@ -62,12 +73,12 @@ impl Database {
 
     /// As [`Database::dsn`], through a proxy or pooler.
     pub fn dsn_at(&self, address: SocketAddr) -> String {
-        shared().dsn_at(address, &self.name)
+        self.server.dsn_at(address, &self.name)
     }
 
     /// How the harness connects.
     pub fn superuser_dsn(&self) -> String {
-        shared().superuser_dsn(&self.name)
+        self.server.superuser_dsn(&self.name)
     }
 
     /// Runs statements in it as its owner.
@@ -83,13 +94,13 @@ impl Database {
     /// Ends all its sessions; how many there were.
     #[track_caller]
     pub fn terminate_all(&self) -> u32 {
-        shared().terminate_all(&self.name)
+        self.server.terminate_all(&self.name)
     }
 }
 
 impl Drop for Database {
     fn drop(&mut self) {
         // A test that fails here would hide why it is ending; the server goes with the program anyway.
-        drop(shared().try_sql(SUPERUSER, &format!("DROP DATABASE {} WITH (FORCE)", self.name)));
+        drop(self.server.try_sql(SUPERUSER, &format!("DROP DATABASE {} WITH (FORCE)", self.name)));
     }
 }
