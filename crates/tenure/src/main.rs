@@ -7,7 +7,6 @@ mod configuration;
 mod daemon;
 mod demo;
 mod exit;
-#[expect(dead_code, reason = "commands that ask the daemon call it")]
 mod http;
 #[cfg(target_os = "linux")]
 mod listeners;
