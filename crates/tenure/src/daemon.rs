@@ -182,11 +182,8 @@ pub(crate) fn serve_alone(call: &DaemonCall) -> Result<(), Failure> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("daemon").build().map_err(system)?;
     let ended = runtime.block_on(async {
-        let (mut terminated, mut interrupted, mut hung_up) = (
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::interrupt())?,
-            signal(SignalKind::hangup())?,
-        );
+        let (mut terminated, mut interrupted, mut hung_up) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
         let (configs, config_seen) = watch::channel(Arc::new(config.clone()));
         let reloading = tokio::spawn(async move {
             while hung_up.recv().await.is_some() {

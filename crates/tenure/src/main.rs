@@ -8,6 +8,8 @@ mod daemon;
 mod demo;
 mod exit;
 #[cfg(target_os = "linux")]
+mod http;
+#[cfg(target_os = "linux")]
 mod listeners;
 mod log_files;
 mod logging;
