@@ -1,6 +1,6 @@
 //! All orders in which the statements of two or three sessions can meet, and what comes of each.
 //!
-//! Owns: cases ([`Case`]), the search through their orders ([`explore`]), one order played step by step ([`play`]) and
+//! Owns: cases ([`Case`]), the search through their orders ([`explore`]), one order played step by step ([`play()`]) and
 //! told as text that can be compared, and the bench that is a real PostgreSQL ([`postgres`]).
 //! Never: knows what a statement means. A [`Bench`] does: the real database, or a simulated one that must do the same.
 //!
