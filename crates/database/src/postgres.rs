@@ -19,7 +19,7 @@ mod value;
 use std::sync::Arc;
 use std::time::Duration;
 
-use database_core::{DbError, Script};
+use database_core::{Class, DbError, Script};
 
 pub use self::connection::Connection;
 pub use self::connector::{Connector, Timeouts};
@@ -127,28 +127,37 @@ impl Postgres {
     /// # Errors
     ///
     /// As there.
-    pub async fn run_once<T>(&self, script: Script<T>) -> Result<T, DbError> {
+    pub async fn run_once<T: Send + 'static>(&self, script: Script<T>) -> Result<T, DbError> {
         self.run_with(self.0.limits, script).await
     }
 
-    pub(crate) async fn run_with<T>(&self, limits: Limits, script: Script<T>) -> Result<T, DbError> {
+    pub(crate) async fn run_with<T: Send + 'static>(&self, limits: Limits, script: Script<T>) -> Result<T, DbError> {
         let mut loan = self.0.pool.get().await?;
-        let result = loan.connection.run_with(limits, script).await;
-        self.learned(result)
+        self.to_the_end(async move { loan.connection.run_with(limits, script).await }).await
     }
 
-    pub(crate) async fn read<T>(&self, script: Script<T>) -> Result<T, DbError> {
+    pub(crate) async fn read<T: Send + 'static>(&self, script: Script<T>) -> Result<T, DbError> {
         let mut loan = self.0.pool.get().await?;
-        let result = loan.connection.read(script).await;
-        self.learned(result)
+        self.to_the_end(async move { loan.connection.read(script).await }).await
+    }
+
+    /// Goes on when the caller does not wait any longer, as a script on SQLite does. It ends soon, by its limits; ending it
+    /// at once would cost the pool a connection for each request whose client hangs up.
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        call: impl Future<Output = Result<T, DbError>> + Send + 'static,
+    ) -> Result<T, DbError> {
+        let pool = self.0.pool.clone();
+        let call = tokio::spawn(async move { call.await.inspect_err(|error| pool.learn(error)) });
+        match call.await {
+            Ok(result) => result,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => Err(DbError::new(Class::Unknown, "the program ends, and its last calls were not waited for")),
+        }
     }
 
     pub(crate) fn notices(&self) -> &Notices {
         &self.0.notices
-    }
-
-    fn learned<T>(&self, result: Result<T, DbError>) -> Result<T, DbError> {
-        result.inspect_err(|error| self.0.pool.learn(error))
     }
 }
 
