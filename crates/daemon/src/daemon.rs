@@ -31,7 +31,7 @@ use crate::{routes, store};
 /// How long the stop may take if the daemon ends by itself.
 const STOP_MAX: Duration = Duration::from_secs(5);
 /// Name of the program beside the schema it brought, and in registrations.
-const PROGRAM: &str = concat!("tenure ", env!("CARGO_PKG_VERSION"));
+pub(crate) const PROGRAM: &str = concat!("tenure ", env!("CARGO_PKG_VERSION"));
 /// Beats between two looks whether the schema still fits.
 const SCHEMA_LOOK_BEATS: u32 = 12;
 /// How long entries of the audit log are kept.
@@ -423,6 +423,11 @@ fn times(config: &Config) -> Result<Times, TimesError> {
         lease: config.cluster.lease,
     };
     times.check().map(|()| times)
+}
+
+/// The statement that tells all members of a change; `None` where there is one process.
+pub(crate) fn cache_statement(database: &Database) -> Option<&'static database_core::Sql> {
+    (database.kind() == Kind::Postgres).then_some(&cluster_core::statements::cache::CHANGE)
 }
 
 /// As a problem for a caller: what the database said stays in the log.

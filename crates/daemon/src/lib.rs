@@ -10,11 +10,13 @@ mod daemon;
 mod keys;
 mod live;
 mod metrics;
+mod offline;
 mod routes;
 mod storage;
 pub mod store;
 
 pub use daemon::{AskSupervisor, Control, Daemon, DaemonError, run};
 pub use metrics::{MetricsSource, Sample, SampleKind};
+pub use offline::{OfflineError, change_option, create_key};
 pub use routes::{no_routes, routes};
 pub use storage::{MIGRATIONS, SCHEMA_VERSION, StorageError, open};

@@ -7,6 +7,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use tenure_config::LogLevel;
 
+#[cfg(target_os = "linux")]
+use crate::remote::{ClusterLine, KeyLine};
+
 use crate::configuration::ConfigLine;
 use crate::manual::ManualCall;
 
@@ -20,6 +23,15 @@ pub(crate) enum Command {
     Serve(ServeCall),
     /// Run the daemon alone.
     Daemon(DaemonCall),
+    /// Ask about the cluster.
+    #[cfg(target_os = "linux")]
+    Cluster { call: ClusterLine, config: Option<PathBuf> },
+    /// Make, list, revoke keys.
+    #[cfg(target_os = "linux")]
+    Key { call: KeyLine, config: Option<PathBuf> },
+    /// Copy the database.
+    #[cfg(target_os = "linux")]
+    Backup { directory: PathBuf, config: Option<PathBuf> },
     /// Run the queue server.
     Tubes(Box<TubesCall>),
     /// Read a data directory's log and say what is in it.
@@ -114,6 +126,21 @@ enum TenureCommand {
     /// Show the configuration
     #[command(subcommand)]
     Config(ConfigLine),
+    /// Show the members of the cluster, or change the length of their leases
+    #[cfg(target_os = "linux")]
+    #[command(subcommand)]
+    Cluster(ClusterLine),
+    /// Make, list or revoke keys of the HTTP API
+    #[cfg(target_os = "linux")]
+    #[command(subcommand)]
+    Key(KeyLine),
+    /// Copy the daemon's SQLite database into a folder while it is in use
+    #[cfg(target_os = "linux")]
+    Backup {
+        /// The folder, on the daemon's machine; nothing in it is overwritten
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
     /// Print what a shell needs to complete command lines
     Completions {
         /// The shell
@@ -408,6 +435,12 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
         TenureCommand::Demo(options) => Command::Demo(options),
         TenureCommand::Status(call) => Command::Status(call),
         TenureCommand::Config(call) => Command::Config { call, config: line.config },
+        #[cfg(target_os = "linux")]
+        TenureCommand::Cluster(call) => Command::Cluster { call, config: line.config },
+        #[cfg(target_os = "linux")]
+        TenureCommand::Key(call) => Command::Key { call, config: line.config },
+        #[cfg(target_os = "linux")]
+        TenureCommand::Backup { directory } => Command::Backup { directory, config: line.config },
         TenureCommand::Completions { shell } => Command::Completions { shell },
         TenureCommand::Man(call) => Command::Manual(call),
     })

@@ -105,7 +105,11 @@ pub(crate) fn run(call: &ConfigLine, file: Option<PathBuf>) -> Result<(), Failur
 fn door(config: &tenure_config::Config) -> Result<Box<dyn ConfigDoor>, Failure> {
     let client = crate::http::Client::new(&crate::http::Place::of(config)?)?;
     let send = move |method, path: &str, body: Option<&serde_json::Value>| client.call(method, path, body);
-    Ok(Box::new(over_http::OverHttp(send)))
+    let config = config.clone();
+    let alone = move |place: &OverlayKey, value: Option<&str>| {
+        daemon::change_option(&config, place, value.map(str::to_owned)).map_err(crate::remote::offline)
+    };
+    Ok(Box::new(over_http::OverHttp(send, Box::new(alone))))
 }
 
 /// There is none in this build.

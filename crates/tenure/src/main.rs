@@ -16,6 +16,8 @@ mod logging;
 mod manual;
 mod output;
 #[cfg(target_os = "linux")]
+mod remote;
+#[cfg(target_os = "linux")]
 mod serve;
 mod status;
 mod tubes;
@@ -61,6 +63,12 @@ fn main() -> ExitCode {
         cli::Command::Demo(options) => demo::run(&options),
         cli::Command::Status(call) => status::show(&call),
         cli::Command::Config { call, config } => configuration::run(&call, config),
+        #[cfg(target_os = "linux")]
+        cli::Command::Cluster { call, config } => remote::cluster(&call, config),
+        #[cfg(target_os = "linux")]
+        cli::Command::Key { call, config } => remote::key(&call, config),
+        #[cfg(target_os = "linux")]
+        cli::Command::Backup { directory, config } => remote::backup(&directory, config),
         cli::Command::Completions { shell } => manual::completions(shell),
         cli::Command::Manual(call) => manual::print(&call),
         cli::Command::RestartSlot { slot, place } => status::restart_slot(&slot, &place),

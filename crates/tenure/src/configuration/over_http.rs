@@ -10,8 +10,11 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use tenure_config::{ConfigHistory, ConfigPage, OverlayKey, SetOption};
 
-/// The daemon's own interface.
-pub(super) struct OverHttp<Send>(pub(super) Send);
+/// What is changed where no daemon answers.
+type Alone = Box<dyn Fn(&OverlayKey, Option<&str>) -> Result<ConfigPage, Failure>>;
+
+/// The daemon's own interface, and the way to its database while it does not run.
+pub(super) struct OverHttp<Send>(pub(super) Send, pub(super) Alone);
 
 impl<Send: Fn(Method, &str, Option<&Json>) -> Result<Json, CallError>> OverHttp<Send> {
     fn ask<Answer: DeserializeOwned>(
@@ -43,11 +46,17 @@ impl<Send: Fn(Method, &str, Option<&Json>) -> Result<Json, CallError>> ConfigDoo
 
     fn set(&self, place: &OverlayKey, value: &str) -> Result<ConfigPage, Failure> {
         let body = serde_json::json!(SetOption { value: value.to_owned() });
-        Ok(self.ask(Method::PUT, &path(place), Some(&body))?)
+        match self.ask(Method::PUT, &path(place), Some(&body)) {
+            Err(CallError::Unreachable { .. }) => (self.1)(place, Some(value)),
+            answer => Ok(answer?),
+        }
     }
 
     fn unset(&self, place: &OverlayKey) -> Result<ConfigPage, Failure> {
-        Ok(self.ask(Method::DELETE, &path(place), None)?)
+        match self.ask(Method::DELETE, &path(place), None) {
+            Err(CallError::Unreachable { .. }) => (self.1)(place, None),
+            answer => Ok(answer?),
+        }
     }
 
     fn history(&self, place: Option<&OverlayKey>, limit: u32) -> Result<ConfigHistory, Failure> {
