@@ -227,3 +227,17 @@ fn each_commit_is_synced_unless_normal_was_chosen() {
     assert!(full >= 40, "{full} syncs for 40 commits");
     assert!(normal < 20, "{normal} syncs for 40 commits");
 }
+
+/// SQLite may find such a commit in its log when the file is next opened.
+#[test]
+fn a_commit_whose_sync_fails_is_unknown() {
+    let folder = TempDir::new();
+    let path = folder.join("test.db");
+    let fixture = Fixture::command(&["commits", path.to_str().unwrap(), "full", "40"]);
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null", "-e", "inject=fsync,fdatasync:error=EIO:when=20"]);
+    command.arg(fixture.get_program()).args(fixture.get_args());
+    let output = command.output().expect("this test needs the package strace");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.starts_with("commit ") && said.contains(": Unknown: COMMIT: disk I/O error"), "{said}");
+}

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{execute, sqlite};
+use common::{execute, postgres, postgres_at, sqlite};
 use database::schema::{self, Migrated, SchemaError};
 use database::{Class, Database, Fit, Migration, Sql, Value};
 
@@ -114,4 +114,30 @@ async fn suite(database: &Database) {
 async fn the_schema_of_sqlite_grows_step_by_step_and_is_guarded() {
     let (_folder, file) = sqlite();
     suite(&Database::Sqlite(file)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_schema_of_postgres_grows_step_by_step_and_is_guarded() {
+    let (_server, database) = postgres();
+    suite(&database).await;
+}
+
+/// As many processes would: each with a pool of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_that_start_together_migrate_once() {
+    const SLOW: Migration =
+        Migration::new(2, "slow", "CREATE TABLE slow (id bigint); INSERT INTO slow SELECT 1 FROM pg_sleep(0.3)", "", 1);
+    let (server, _) = postgres();
+    let dsn = server.dsn();
+    let start = |_| {
+        let database = postgres_at(&dsn);
+        tokio::spawn(async move { schema::migrate(&database, &[FIRST, SLOW], "tenure 2").await })
+    };
+    for member in (0..8).map(start).collect::<Vec<_>>() {
+        assert_eq!(member.await.unwrap().unwrap().after, 2);
+    }
+    assert_eq!(server.sql("SELECT count(*) FROM slow").len(), 1);
+    assert_eq!(execute(&postgres_at(&dsn), &ITEMS, []).await.unwrap(), [[Value::Int(1)]]);
+    let steps = execute(&postgres_at(&dsn), &STEPS, []).await.unwrap();
+    assert_eq!(steps.len(), 2);
 }

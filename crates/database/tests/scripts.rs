@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{execute, sqlite};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{execute, postgres, sqlite};
 use database::{Class, Database, DbError, Limits, Script, Sql, Value, Verdict};
 
 static TABLE: Sql = Sql::new(
@@ -43,6 +45,7 @@ async fn suite(database: Database) {
     verdicts(database).await;
     refusals(database).await;
     limits(database).await;
+    repeating(database).await;
 }
 
 async fn values(database: &Database) {
@@ -172,6 +175,42 @@ async fn limits(database: &Database) {
     assert!(execute(database, &ADD, [Value::Int(30), "fast".into()]).await.is_ok());
 }
 
+async fn repeating(database: &Database) {
+    let before = count(database).await;
+    // How often a script is run that fails so often with this class.
+    let attempts = async |class: Class, failures: usize| {
+        let attempt = AtomicUsize::new(0);
+        let make = || {
+            let is_failure = attempt.fetch_add(1, Ordering::Relaxed) < failures;
+            Script::transaction(move |mut tx| async move {
+                tx.execute(&ADD, [Value::Int(40), "again".into()]).await?;
+                if is_failure {
+                    return Err(DbError::new(class, "on purpose"));
+                }
+                Ok(Verdict::RollBack(()))
+            })
+        };
+        let result = database.run(make).await;
+        (result.map_err(|error| error.class), attempt.into_inner())
+    };
+    for class in [Class::Conflict, Class::Locked] {
+        assert_eq!(attempts(class, 2).await, (Ok(()), 3));
+    }
+    let (result, count_of_attempts) = attempts(Class::Conflict, usize::MAX).await;
+    assert_eq!(result, Err(Class::Conflict));
+    assert!((2..20).contains(&count_of_attempts), "{count_of_attempts}");
+    for class in [Class::Unknown, Class::Refused, Class::TimedOut, Class::Exhausted, Class::Broken] {
+        assert_eq!(attempts(class, usize::MAX).await, (Err(class), 1));
+    }
+    assert_eq!(count(database).await, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_on_postgres() {
+    let (_server, database) = postgres();
+    suite(database).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_on_sqlite() {
     let (_folder, file) = sqlite();
@@ -189,4 +228,19 @@ async fn sqlite_reads_beside_a_writer_and_never_writes_there() {
     let error = execute(&database, &COUNT, []).await.unwrap_err();
     assert_eq!(error.class, Class::Unavailable);
     assert!(error.to_string().contains("closed"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite_waits_for_a_foreign_program_as_long_as_it_may() {
+    let (folder, file) = sqlite();
+    let database = Database::Sqlite(file);
+    execute(&database, &TABLE, []).await.unwrap();
+    let foreign = rusqlite::Connection::open(folder.join("test.db")).unwrap();
+    foreign.execute_batch("BEGIN IMMEDIATE; INSERT INTO item (id) VALUES (1)").unwrap();
+    let error = execute(&database, &ADD, [Value::Int(2), "a".into()]).await.unwrap_err();
+    assert_eq!(error.class, Class::Locked, "{error}");
+    assert_eq!(count(&database).await, 0, "readers go on, and see what is committed");
+    foreign.execute_batch("COMMIT").unwrap();
+    execute(&database, &ADD, [Value::Int(2), "a".into()]).await.unwrap();
+    assert_eq!(count(&database).await, 2);
 }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use database::sqlite::{Place, Settings, Sqlite, Sync, WriteLock};
-use database::{Database, Script, Sql};
+use database::{Database, Script, Sql, Verdict};
 
 static TABLE: Sql = Sql::same("fixture.table", "CREATE TABLE IF NOT EXISTS fixture (n INTEGER) STRICT");
 static INSERT: Sql = Sql::same("fixture.insert", "INSERT INTO fixture VALUES ($1)");
@@ -56,7 +56,13 @@ fn commits(path: &str, sync: &str, count: &str) -> Outcome {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         database.run_once(Script::statement(&TABLE, [], |_| Ok(()))).await?;
         for n in 0..count.parse::<i64>()? {
-            database.run_once(Script::statement(&INSERT, [n.into()], |_| Ok(()))).await?;
+            let insert = Script::transaction(move |mut tx| async move {
+                tx.execute(&INSERT, [n.into()]).await?;
+                Ok(Verdict::Commit(()))
+            });
+            if let Err(error) = database.run_once(insert).await {
+                return Err(format!("commit {n}: {:?}: {error}", error.class).into());
+            }
         }
         file.close().await;
         Ok(())

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use database::postgres::{self, Postgres};
 use database::sqlite::{Settings, Sqlite};
 use database::{Database, DbError, Script, Sql, Value};
 
@@ -43,6 +44,18 @@ pub fn sqlite() -> (TempDir, Sqlite) {
     let folder = TempDir::new();
     let file = Sqlite::open(&Settings::new(folder.join("test.db"), "test")).unwrap();
     (folder, file)
+}
+
+/// A database of its own on the PostgreSQL that the tests of a program share. The first must outlive the second.
+pub fn postgres() -> (testing::postgres::Database, Database) {
+    let server = testing::postgres::Database::new();
+    let database = postgres_at(&server.dsn());
+    (server, database)
+}
+
+/// The database behind this address. A runtime must be there.
+pub fn postgres_at(dsn: &str) -> Database {
+    Database::Postgres(Postgres::new(postgres::Settings::new(dsn.parse().unwrap())).unwrap())
 }
 
 /// Runs one statement by itself.
