@@ -4,12 +4,13 @@
 //! Never: a bound that fails a build. Figures are printed and written down; the tests of this crate only prove that
 //! every workload still runs.
 //!
-//! The binary `bench-tubes` has three faces: `run` is the whole benchmark, `floor` is the floor server, and `load`
+//! The binary `bench-group-commit` measures the writer of the databases. `bench-tubes` has three faces: `run` is the whole benchmark, `floor` is the floor server, and `load`
 //! puts a workload on a server that is already there, for profiling.
 #![forbid(unsafe_code)]
 
 pub mod floor;
 pub mod generator;
+pub mod group_commit;
 pub mod machine;
 pub mod multi;
 pub mod peer;

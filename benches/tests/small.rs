@@ -267,3 +267,17 @@ fn wrong_reply_is_an_error_and_never_a_number() {
     let outcome = play(vec![b"INSERTED 1\r\nRESER".to_vec()]);
     assert!(matches!(outcome, Err(GeneratorError::Closed { .. })), "{outcome:?}");
 }
+
+#[test]
+fn group_commit_is_measured_with_every_contender() {
+    let folder = folder("group-commit");
+    let output = Command::new(env!("CARGO_BIN_EXE_bench-group-commit"))
+        .args(["--quick", "--seconds", "0.05", "--folder"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = String::from_utf8(output.stdout).unwrap();
+    assert!(report.contains("| SQLite FULL, rate, group / 64 writers |") && report.contains("not judged"), "{report}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "folders of the run must be removed");
+}
