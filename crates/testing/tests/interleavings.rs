@@ -241,7 +241,7 @@ fn a_registration_and_a_change_of_the_lease_do_not_pass_each_other() {
         &expect![[r#"
             11 orders, 7 waits
                8  1: "LeaseDiffers { stored: 2s }" | 2: LeaseSet(true)
-               3  1: "registered as 2" | 2: LeaseSet(false)
+               3  1: "registered" | 2: LeaseSet(false)
         "#]],
     );
 }
