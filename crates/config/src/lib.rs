@@ -221,7 +221,7 @@ pub enum Origin {
     Overlay {
         /// Who set it.
         who: String,
-        /// When, in ms since 1970 by the database's clock.
+        /// When, in ms since 1970 by the database's clock; 0 while it is only tried.
         at_ms: i64,
     },
     /// An environment variable.
@@ -235,6 +235,7 @@ impl Display for Origin {
         match self {
             Self::Default => f.write_str("default"),
             Self::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Self::Overlay { who, at_ms: 0 } => write!(f, "what {who} would set in the database"),
             Self::Overlay { who, at_ms } => write!(f, "database ({who}, {})", moment(*at_ms)),
             Self::Variable(name) => f.write_str(name),
             Self::Flag(flag) => f.write_str(flag),

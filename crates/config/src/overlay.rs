@@ -70,7 +70,7 @@ pub struct OverlayRow {
     pub value: String,
     /// Who set it.
     pub who: String,
-    /// When, in ms since 1970 by the database's clock.
+    /// When, in ms since 1970 by the database's clock; 0 for a row that is only tried.
     pub at_ms: i64,
 }
 

@@ -254,3 +254,10 @@ fn p25_a_page_has_everything_or_what_a_change_was_about() {
     assert_eq!(keys("quota.daily.limit"), ["quota.daily.limit"]);
     assert!(keys("quota.dail").is_empty());
 }
+
+#[test]
+fn a_row_that_is_only_tried_has_no_moment() {
+    let tried = OverlayRow { at_ms: 0, ..row("log.level", "loud") };
+    let error = with_overlay(&base("", &[]), [&tried]).unwrap_err().to_string();
+    assert!(error.starts_with("what ann would set in the database: log.level is \"loud\"; "), "{error}");
+}
