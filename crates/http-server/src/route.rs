@@ -7,7 +7,7 @@
 //! Method and path are taken from the description (`#[utoipa::path(…)]`) of the handler, so that the API's description
 //! cannot say anything else than the router does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::http::Method;
@@ -151,9 +151,22 @@ impl Routes {
     }
 
     /// The API's description.
+    ///
+    /// # Panics
+    ///
+    /// If two types of the same name differ, or two routes have the same id: one of them would be missing in silence.
     pub(crate) fn description(&self, title: &str, version: &str) -> OpenApi {
-        let mut schemas: BTreeMap<_, _> = self.list.iter().flat_map(|route| route.schemas.iter().cloned()).collect();
-        schemas.insert(ProblemDocument::name().into_owned(), ProblemDocument::schema());
+        let problem = (ProblemDocument::name().into_owned(), ProblemDocument::schema());
+        let mut schemas = BTreeMap::from([problem]);
+        for (name, schema) in self.list.iter().flat_map(|route| &route.schemas) {
+            let known = schemas.entry(name.clone()).or_insert_with(|| schema.clone());
+            assert!(known == schema, "two types are called `{name}` in the description; give one `#[schema(as = …)]`");
+        }
+        let mut ids = BTreeSet::new();
+        for RouteInfo { method, path, .. } in self.infos() {
+            let id = operation_id(method, path);
+            assert!(ids.insert(id.clone()), "two routes have the id `{id}` in the description");
+        }
         let mut paths = PathsBuilder::new();
         for route in &self.list {
             let item = PathItem::new(described_method(&route.info.method), described(route));
@@ -183,9 +196,17 @@ impl Routes {
     }
 }
 
+/// What programs made from the description call a route: `get_v1_runs_id` for `GET /v1/runs/{id}`. Names of handlers
+/// would not do: several modules have a `list`.
+fn operation_id(method: &Method, path: &str) -> String {
+    let words = path.split(|character: char| !character.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.fold(method.as_str().to_lowercase(), |id, word| id + "_" + word)
+}
+
 /// A route's operation, with what holds for all routes added.
 fn described(route: &Route) -> Operation {
     let mut operation = route.operation.clone();
+    operation.operation_id = Some(operation_id(&route.info.method, &route.info.path));
     let wanted: Vec<&str> = match route.info.access {
         Access::Open => Vec::new(),
         Access::Probe => vec![Scope::Read.word()],

@@ -44,6 +44,8 @@ async fn every_route_is_described_and_everything_described_is_a_route() {
 async fn the_description_says_of_each_route_what_the_list_says() {
     let sample = Sample::new(vec![]);
     let description = described(&sample.door);
+    assert_eq!(description["paths"]["/v1/things/{id}"]["put"]["operationId"], "put_v1_things_id");
+    assert_eq!(description["paths"]["/v1/things:start"]["post"]["operationId"], "post_v1_things_start");
     for route in sample.door.routes() {
         let operation = &description["paths"][route.path.as_ref()][route.method.as_str().to_lowercase()];
         let wanted: Vec<&str> = route.access.wanted(false).iter().map(|scope| scope.word()).collect();
@@ -269,4 +271,53 @@ async fn uses_of_keys_are_counted_until_they_are_taken() {
 fn two_routes_of_the_same_name_are_a_defect() {
     let twice = crate::sample::sample_routes(Default::default()).and(crate::sample::sample_routes(Default::default()));
     drop(twice);
+}
+
+/// Types and routes that would hide each other in the description.
+mod alike {
+    use http_server::{Access, Door, DoorOptions, Route, Routes};
+    use utoipa_axum::routes;
+
+    mod first {
+        #[derive(serde::Serialize, utoipa::ToSchema)]
+        pub(crate) struct Page {
+            pub(crate) a: u32,
+        }
+    }
+
+    mod second {
+        #[derive(serde::Serialize, utoipa::ToSchema)]
+        pub(crate) struct Page {
+            pub(crate) b: String,
+        }
+    }
+
+    #[utoipa::path(get, path = "/a/b", responses((status = 200, body = first::Page)))]
+    async fn one() -> String {
+        first::Page { a: 1 }.a.to_string()
+    }
+
+    #[utoipa::path(get, path = "/c", responses((status = 200, body = second::Page)))]
+    async fn two() -> String {
+        second::Page { b: String::new() }.b
+    }
+
+    #[utoipa::path(get, path = "/a:b", responses((status = 200)))]
+    async fn three() {}
+
+    #[test]
+    #[should_panic(expected = "two types are called `Page`")]
+    fn types() {
+        let routes =
+            Routes::new().with(Route::new(routes!(one), Access::Open)).with(Route::new(routes!(two), Access::Open));
+        drop(Door::new(routes, DoorOptions::new("Sample", "1")));
+    }
+
+    #[test]
+    #[should_panic(expected = "two routes have the id `get_a_b`")]
+    fn ids() {
+        let routes =
+            Routes::new().with(Route::new(routes!(one), Access::Open)).with(Route::new(routes!(three), Access::Open));
+        drop(Door::new(routes, DoorOptions::new("Sample", "1")));
+    }
 }
