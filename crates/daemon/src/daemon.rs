@@ -364,7 +364,7 @@ fn hook(daemon: &Daemon, cluster: &Cluster) {
     let (of_schema, schema_cluster) = (daemon.clone(), cluster.clone());
     cluster.on_beat("schema", move |()| {
         let (daemon, cluster) = (of_schema.clone(), schema_cluster.clone());
-        let is_due = looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % SCHEMA_LOOK_BEATS == 0;
+        let is_due = looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed).is_multiple_of(SCHEMA_LOOK_BEATS);
         async move {
             if is_due {
                 look_at_schema(daemon.database(), &cluster).await;

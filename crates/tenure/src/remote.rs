@@ -73,7 +73,11 @@ pub(crate) fn cluster(call: &ClusterLine, file: Option<PathBuf>) -> Result<(), F
     match call {
         ClusterLine::Status { json } => {
             let page = client.call(Method::GET, "/v1/cluster", None)?;
-            if *json { print_json(&page) } else { Ok(print_cluster(&page)) }
+            if *json {
+                return print_json(&page);
+            }
+            print_cluster(&page);
+            Ok(())
         }
         ClusterLine::SetLease { length } => {
             // Understood as the option is, so that both are written alike.
@@ -115,7 +119,11 @@ pub(crate) fn key(call: &KeyLine, file: Option<PathBuf>) -> Result<(), Failure> 
         }
         KeyLine::List { json } => {
             let page = client.call(Method::GET, "/v1/keys", None)?;
-            if *json { print_json(&page) } else { Ok(print_keys(&page)) }
+            if *json {
+                return print_json(&page);
+            }
+            print_keys(&page);
+            Ok(())
         }
         KeyLine::Revoke { key } => {
             let path = format!("/v1/keys/{}", utf8_percent_encode(key, NON_ALPHANUMERIC));
