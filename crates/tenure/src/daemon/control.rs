@@ -122,7 +122,10 @@ impl Control {
             Err(error) => return Err(error),
             Ok(ToChild::Say(instruction)) => self.take(instruction)?,
             Ok(ToChild::Options(options)) => match config_of(&options) {
-                Ok(config) => drop(self.config.send_replace(Arc::new(config))),
+                Ok(config) => {
+                    drop(self.config.send_replace(Arc::new(config)));
+                    tracing::info!("the daemon has another configuration");
+                }
                 Err(failure) => tracing::error!("the configuration in force stays: {}", failure.message()),
             },
             // Of processes with peers.
