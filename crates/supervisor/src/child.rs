@@ -7,6 +7,7 @@
 //! The channel is standard input, so that it is inherited without ever being open to another program.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -65,7 +66,6 @@ impl ChildError {
 }
 
 /// What this process is and what it serves.
-#[derive(Debug)]
 pub struct Start {
     /// Its name: role, slot and generation.
     pub instance: Instance,
@@ -84,8 +84,19 @@ pub struct Start {
     pub listeners: Vec<OwnedFd>,
 }
 
+/// Without the options: they may have secrets.
+impl fmt::Debug for Start {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Start")
+            .field("instance", &self.instance)
+            .field("drained", &self.drained)
+            .field("topology", &self.topology)
+            .finish_non_exhaustive()
+    }
+}
+
 /// What the supervisor says after the start.
-#[derive(Debug)]
 pub enum ToChild {
     /// A link to a peer: to each owner for a frontend, to each frontend for an owner. It replaces the one to any earlier
     /// generation of that peer, whose end was told before, and one to the same generation that broke.
@@ -99,6 +110,17 @@ pub enum ToChild {
     Say(Instruction),
     /// These are the options of this role from now on ([`Start::options`]).
     Options(serde_json::Value),
+}
+
+/// As of [`Start`], without options.
+impl fmt::Debug for ToChild {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ToChild::Link { peer, .. } => formatter.debug_tuple("Link").field(peer).finish(),
+            ToChild::Say(instruction) => formatter.debug_tuple("Say").field(instruction).finish(),
+            ToChild::Options(_) => formatter.write_str("Options(..)"),
+        }
+    }
 }
 
 /// Another way to report, for who has given the [`Child`] away: any thread may use it.

@@ -24,7 +24,7 @@ pub type OnReload = Box<dyn FnMut() -> Option<(Role, serde_json::Value)>>;
 pub type OnEnded = Box<dyn Fn(Role, &Page<'_>)>;
 
 /// What all processes of a role are started with.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct RolePlan {
     /// Arguments of the program; slot and generation come in the start message.
     pub arguments: Vec<OsString>,
@@ -32,6 +32,17 @@ pub struct RolePlan {
     pub listeners: Vec<OwnedFd>,
     /// Comes with the start message; its text in JSON is at most 32 KiB.
     pub options: serde_json::Value,
+}
+
+/// Without the options: they may have secrets.
+impl fmt::Debug for RolePlan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("RolePlan")
+            .field("arguments", &self.arguments)
+            .field("listeners", &self.listeners)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A server of several processes.

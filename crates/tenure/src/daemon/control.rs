@@ -122,7 +122,10 @@ impl Control {
             Err(error) => return Err(error),
             Ok(ToChild::Say(instruction)) => self.take(instruction)?,
             Ok(ToChild::Options(options)) => match config_of(&options) {
-                Ok(config) => drop(self.config.send_replace(Arc::new(config))),
+                Ok(config) => {
+                    drop(self.config.send_replace(Arc::new(config)));
+                    tracing::info!("the daemon has another configuration");
+                }
                 Err(failure) => tracing::error!("the configuration in force stays: {}", failure.message()),
             },
             // Of processes with peers.
@@ -180,8 +183,9 @@ impl Control {
 
 /// The configuration that the supervisor has handed over.
 pub(super) fn config_of(options: &serde_json::Value) -> Result<Config, Failure> {
-    let sources: Sources = serde_json::from_value(options.clone()).map_err(|error| {
-        Failure::new(crate::exit::USAGE, format!("what the supervisor says is not understood: {error}"))
+    // What is wrong with it is not said: the words would be those of the configuration, which has secrets.
+    let sources: Sources = serde_json::from_value(options.clone()).map_err(|_| {
+        Failure::new(crate::exit::USAGE, "what the supervisor says of the configuration is not understood")
     })?;
     Ok(tenure_config::read(&sources)?)
 }

@@ -178,6 +178,22 @@ fn without_a_log_jobs_end_with_their_process_and_ids_do_not_come_again() {
     assert!(server.terminate().success(), "{server:?}");
 }
 
+/// S7: both answer the supervisor, with and without clients, and one that does not is killed and replaced.
+#[test]
+fn a_frozen_daemon_is_replaced_and_idle_processes_are_not() {
+    let site = Site::new("", "");
+    let mut server = site.start();
+    let pid = site.process("daemon").expect("a slot")["pid"].as_i64().expect("a process");
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a process number")).expect("a process number");
+    kill_process(pid, Signal::STOP).expect("it is stopped");
+    // That takes longer than any process may be silent.
+    site.until_ready("daemon", 2);
+    let tubes = site.process("tubes").expect("a slot");
+    assert_eq!((&tubes["restarts"], &tubes["generation"]), (&Value::from(0), &Value::from(1)));
+    put(&mut server.connect(), b"unharmed");
+    assert!(server.terminate().success(), "{server:?}");
+}
+
 /// S6, S25: SIGUSR1 to the one process that an operator knows drains the tubes, for good.
 #[test]
 fn a_drain_outlasts_a_restart() {
