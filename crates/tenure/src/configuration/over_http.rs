@@ -87,11 +87,15 @@ mod tests {
         sent: &'a RefCell<Vec<String>>,
         answer: impl Fn() -> Result<Json, CallError> + 'a,
     ) -> OverHttp<impl Fn(Method, &str, Option<&Json>) -> Result<Json, CallError> + 'a> {
-        OverHttp(move |method: Method, path: &str, body: Option<&Json>| {
+        let send = move |method: Method, path: &str, body: Option<&Json>| {
             let body = body.map_or(String::new(), |body| format!(" {body}"));
             sent.borrow_mut().push(format!("{method} {path}{body}"));
             answer()
-        })
+        };
+        let alone = |place: &OverlayKey, value: Option<&str>| {
+            Err(Failure::new(99, format!("changed alone: {} to {value:?}", place.text())))
+        };
+        OverHttp(send, Box::new(alone))
     }
 
     #[test]
@@ -120,12 +124,16 @@ mod tests {
     }
 
     #[test]
-    fn only_showing_does_without_a_daemon() {
+    fn without_a_daemon_files_are_shown_and_the_database_is_changed_here() {
         let sent = RefCell::new(Vec::new());
         let nobody =
             door(&sent, || Err(CallError::Unreachable { url: "http://h".to_owned(), why: "refused".to_owned() }));
         assert_eq!(nobody.show().unwrap(), None);
-        let failure = format!("{:?}", nobody.unset(&OverlayKey::parse("log.level")).unwrap_err());
-        assert!(failure.contains("no daemon answers at http://h"), "{failure}");
+        let place = OverlayKey::parse("log.level");
+        let failures = [nobody.set(&place, "debug"), nobody.unset(&place)].map(|answer| answer.unwrap_err());
+        let messages = failures.each_ref().map(Failure::message);
+        assert_eq!(messages, ["changed alone: log.level to Some(\"debug\")", "changed alone: log.level to None"]);
+        let failure = nobody.history(None, 5).unwrap_err();
+        assert!(failure.message().contains("no daemon answers at http://h"), "{}", failure.message());
     }
 }

@@ -33,7 +33,6 @@ enum Phase {
 #[derive(Debug, Clone)]
 pub(crate) struct Orders {
     phase: watch::Receiver<Phase>,
-    is_draining: watch::Receiver<bool>,
     config: watch::Receiver<Arc<Config>>,
 }
 
@@ -52,11 +51,6 @@ impl Orders {
             // Nobody is there any more who could say so.
             _ => Duration::ZERO,
         }
-    }
-
-    /// Whether the server refuses new jobs.
-    pub(crate) fn is_draining(&self) -> bool {
-        *self.is_draining.borrow()
     }
 
     /// The configuration in force, and a way to learn of the next.
@@ -88,22 +82,20 @@ pub(super) struct Control {
     instance: Instance,
     pages: Pages,
     phase: watch::Sender<Phase>,
-    is_draining: watch::Sender<bool>,
     config: watch::Sender<Arc<Config>>,
 }
 
 impl Control {
     /// Within a runtime.
     pub(super) fn new(child: Child, start: Start, config: &Config) -> io::Result<(Control, Orders, Ready)> {
-        let Start { instance, drained, pages, .. } = start;
+        let Start { instance, pages, .. } = start;
         let ready = Ready { reporter: child.reporter(), generation: instance.generation };
         let (phase, phase_seen) = watch::channel(Phase::Starting);
-        let (is_draining, draining_seen) = watch::channel(drained || pages.server().is_draining());
         let (config, config_seen) = watch::channel(Arc::new(config.clone()));
         let channel = std::os::unix::net::UnixStream::from(child.as_fd().try_clone_to_owned()?);
         let channel = UnixStream::from_std(channel)?;
-        let orders = Orders { phase: phase_seen, is_draining: draining_seen, config: config_seen };
-        Ok((Control { child, channel, instance, pages, phase, is_draining, config }, orders, ready))
+        let orders = Orders { phase: phase_seen, config: config_seen };
+        Ok((Control { child, channel, instance, pages, phase, config }, orders, ready))
     }
 
     /// Passes on what the supervisor says, for as long as it is there.
@@ -138,12 +130,6 @@ impl Control {
         match instruction {
             Instruction::Ping { nonce } => {
                 self.write_usage();
-                // Here and nowhere else it can be seen whether the server drains: the daemon is not told.
-                self.is_draining.send_if_modified(|is_draining| {
-                    let was_draining =
-                        std::mem::replace(is_draining, *is_draining || self.pages.server().is_draining());
-                    was_draining != *is_draining
-                });
                 let generation = self.instance.generation;
                 self.child.send(&FromChild::Pong { generation, nonce, in_sync_ms: None })
             }
