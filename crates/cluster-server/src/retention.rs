@@ -15,8 +15,9 @@ use database_core::{DbError, Script, Sql, Verdict};
 /// Rows of a kind that are deleted in a tick at most: a batch must not hold up what users wait for.
 pub const ROWS_PER_TICK: i64 = 1_000;
 
-/// How often a kind is looked at of which nothing was left to delete. Retention is counted in minutes and days.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// How often a kind is looked at of which nothing was left to delete: an idle leader should cost little more than any
+/// other member.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
 /// A kind of row with an age limit.
 #[derive(Clone)]
