@@ -71,7 +71,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
         anyhow::Ok(rounds)
     })?;
-    let report = markdown(&rounds, length, &Description::read()?, &today(), busy.others_since(&BusyTime::read()?));
+    let others = BusyTime::read()?.others_since(&busy);
+    let report = markdown(&rounds, length, &Description::read()?, &today(), others);
     if arguments.quick {
         print!("{report}");
         return Ok(());

@@ -23,6 +23,8 @@ pub const REQUESTS_WAITING_MAX: usize = 4096;
 pub const BYTES_WAITING_MAX: usize = 16 * BYTES_PER_BATCH_MAX;
 /// How long the requests that are there wait for others at most.
 pub const WAIT_MAX: Duration = Duration::from_millis(2);
+/// One in so many parts that the last batch has in the mean of how long batches take.
+const USUAL_WEIGHT: u32 = 8;
 /// Times that a batch is run again as it is after a failure that passes by itself.
 pub const REPEATS_MAX: u32 = 2;
 
@@ -118,9 +120,11 @@ pub struct Batches {
     suspects: VecDeque<Part>,
     /// Whether the last batch was one of suspects; then the others have their turn.
     was_suspect: bool,
-    /// How many requests came together the last time, and how long and until when they are worth waiting for.
+    /// How many requests came together the last time, and until when they are worth waiting for.
     expected: usize,
     expected_until: Time,
+    /// How long a batch takes: a mean in which the last ones count most, as syncs of a disk differ a lot.
+    usual: Option<Duration>,
 }
 
 impl Batches {
@@ -138,6 +142,7 @@ impl Batches {
             was_suspect: false,
             expected: 0,
             expected_until: Time::ZERO,
+            usual: None,
         }
     }
 
@@ -228,9 +233,12 @@ impl Batches {
         let Part { mut requests, repeats } = part;
         let error = match end {
             End::Done => {
-                self.expected = requests.len().min(REQUESTS_PER_BATCH_MAX);
+                let took = now.saturating_sub(begun);
+                let usual = self.usual.map_or(took, |usual| (usual * (USUAL_WEIGHT - 1) + took) / USUAL_WEIGHT);
+                self.usual = Some(usual);
+                self.expected = requests.len();
                 // Waiting longer than a commit takes costs more than it saves.
-                self.expected_until = now + now.saturating_sub(begun).min(WAIT_MAX);
+                self.expected_until = now + usual.min(WAIT_MAX);
                 return Outcome::Answered(requests);
             }
             End::Failed(error) => error,

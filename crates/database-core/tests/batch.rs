@@ -314,7 +314,7 @@ impl Play {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Each request that is let in gets one answer, its own; no bound is ever exceeded; nobody waits while a writer is
     /// free, but for the 2 ms.
