@@ -312,7 +312,7 @@ pub fn markdown(rounds: &Rounds, length: Duration, machine: &Description, today:
         "# Performance of group commit\n\nWritten by `cargo xtask bench group-commit`; do not edit. What counts are \
          ratios between contenders measured in turn in one run on one machine; absolute figures are those of that \
          machine on that day.\n\nMachine: {} cores of {}, {} MiB of memory, Linux {}. Databases and load shared all \
-         cores.\n\n{today}; other processes used {:.0} % of all cores' time; {} interleaved round(s) of {:.2} s for \
+         cores.\n\n{today}; other processes, PostgreSQL among them, used {:.0} % of all cores' time; {} interleaved round(s) of {:.2} s for \
          each contender. A request inserts a row of {BODY_BYTES} B; {WRITERS} writers send the next one when the last is \
          answered, unless a line says otherwise.\n\n",
         machine.cores,
