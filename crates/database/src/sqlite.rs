@@ -144,7 +144,7 @@ struct Inner {
     writer: mpsc::Sender<Errand>,
     readers: mpsc::Sender<Errand>,
     reader_count: usize,
-    /// Each holds the lock until it has closed its connection.
+    /// The writer's, then the readers'. Each holds the lock until it has closed its connection.
     threads: Mutex<Vec<JoinHandle<()>>>,
     notices: Notices,
 }
@@ -153,6 +153,11 @@ impl fmt::Debug for Sqlite {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Sqlite").field("path", &self.inner.place.database).finish_non_exhaustive()
     }
+}
+
+async fn join(threads: Vec<JoinHandle<()>>) {
+    let joined = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join())));
+    drop(joined.await);
 }
 
 impl Sqlite {
@@ -208,16 +213,18 @@ impl Sqlite {
         self.inner.sync
     }
 
-    /// Ends the threads after what they have in hand, closes the file and gives it up; also for the other clones.
-    /// Without this, that happens some time after the last clone is gone.
+    /// Ends the threads after what they have in hand, closes the file and gives it up; also for the other clones. The
+    /// writer is the last to close it: SQLite moves the write-ahead log into the file at the last close, and gives up if two
+    /// are the last at once. Without this call, all that happens some time after the last clone is gone.
     pub async fn close(&self) {
-        let _is_closed_already = self.inner.writer.send(Errand::Stop).await;
+        let mut threads = std::mem::take(&mut *self.inner.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let readers = threads.split_off(threads.len().min(1));
         for _ in 0..self.inner.reader_count {
             let _is_closed_already = self.inner.readers.send(Errand::Stop).await;
         }
-        let threads = std::mem::take(&mut *self.inner.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        let joined = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join())));
-        drop(joined.await);
+        join(readers).await;
+        let _is_closed_already = self.inner.writer.send(Errand::Stop).await;
+        join(threads).await;
     }
 
     /// Keeps the file ours for as long as the result lives.

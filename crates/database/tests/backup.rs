@@ -107,6 +107,7 @@ async fn a_damaged_database_is_found_and_leaves_no_copy() {
         execute(&database, &INSERT, [Value::Int(3_000)]).await.unwrap();
     }
     file.close().await;
+    assert!(!folder.join("test.db-wal").exists(), "a file that was closed is whole by itself");
     let mut bytes = std::fs::read(&path).unwrap();
     let middle = bytes.len() / 2 / 4096 * 4096;
     bytes[middle..middle + 4096].fill(0x5a);
