@@ -122,6 +122,7 @@ impl LeaseThread {
                         }
                         self.standing.registered(Registration { id: *id, no: *no, lease: *lease, server: *server });
                     }
+                    LeaseOutput::LeaseSet { lease, result: Ok(()) } => self.standing.lease_set(*lease),
                     LeaseOutput::Valid { until } => self.standing.valid_until(*until),
                     LeaseOutput::Fenced { .. } => self.standing.fenced(),
                     LeaseOutput::StopExecutions { retired } => self.stop_executions(*retired),

@@ -132,6 +132,15 @@ impl Standing {
         self.0.phase.send_modify(|(phase, _)| *phase = Phase::Registered(registration));
     }
 
+    /// The length of the lease was changed, of the identity that there is too.
+    pub(crate) fn lease_set(&self, lease: Duration) {
+        self.0.phase.send_modify(|(phase, _)| {
+            if let Phase::Registered(registration) = phase {
+                registration.lease = lease;
+            }
+        });
+    }
+
     pub(crate) fn valid_until(&self, until: Boot) {
         self.0.valid_until.store(until.0, Ordering::Release);
         // Whoever waits may have seen the registration while it was not valid yet.
