@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -22,6 +23,8 @@ use crate::message::{Ending, FromChild, Instance};
 /// Most messages that wait for a process that does not read. A frozen one is killed after ten pings; a peer that is
 /// restarted meanwhile adds two each time.
 const BACKLOG_MAX: usize = 4096;
+/// How names of variables begin by which the program is configured.
+const CONFIGURATION_PREFIX: &[u8] = b"TENURE_";
 /// Most reports taken at once. A channel holds some hundred; a process that goes on while it is read has lost its mind.
 const REPORTS_MAX: usize = 4096;
 
@@ -60,6 +63,12 @@ impl Process {
         for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
             command.env_remove(name);
         }
+        // A process is configured by its start message. The variables of the configuration may have passwords and keys in
+        // them, which would lie in the environment of every process and of whatever these start.
+        let is_of_configuration = |name: &OsString| name.as_bytes().starts_with(CONFIGURATION_PREFIX);
+        std::env::vars_os().map(|(name, _)| name).filter(is_of_configuration).for_each(|name| {
+            command.env_remove(name);
+        });
         let mut child = command.spawn()?;
         let opened = i32::try_from(child.id())
             .ok()
