@@ -52,6 +52,8 @@ pub struct Control {
     pub stop: Awaited<Duration>,
     /// The configuration, whenever it was read anew.
     pub config: watch::Receiver<Arc<Config>>,
+    /// Told what is in force, the database's options included, whenever that has changed.
+    pub on_config: Box<dyn Fn(&Config) + Send + Sync>,
     /// Asks the supervisor for its status, as JSON; `None`: there is no supervisor.
     pub supervisor: Option<AskSupervisor>,
     /// More text for `/metrics`.
@@ -226,8 +228,10 @@ pub async fn run(config: Config, control: Control) -> Result<(), DaemonError> {
     tracing::info!("the HTTP API answers at {scheme}://{address}");
 
     let joining = tokio::spawn(join(daemon.clone(), times, direct, control.steps));
+    let telling = tokio::spawn(tell(daemon.live().watch(), control.on_config));
     let result = wait(&daemon, address, around, control.stop, control.config, tls.as_deref()).await;
     joining.abort();
+    telling.abort();
     let within = result.as_ref().copied().unwrap_or(STOP_MAX);
     // The registration is ended within the time too, after the requests.
     let stopped = server.stop(within / 2).await;
@@ -269,6 +273,13 @@ async fn wait(
                 check_address(address, Surroundings { has_keys, ..around })?;
             }
         }
+    }
+}
+
+async fn tell(mut in_force: watch::Receiver<Arc<Config>>, on_config: Box<dyn Fn(&Config) + Send + Sync>) {
+    while in_force.changed().await.is_ok() {
+        let config = Arc::clone(&in_force.borrow_and_update());
+        on_config(&config);
     }
 }
 

@@ -62,6 +62,11 @@ impl Live {
         Arc::clone(&self.current.borrow())
     }
 
+    /// What is in force, and a way to learn of the next.
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<Config>> {
+        self.current.subscribe()
+    }
+
     /// Reads the rows again.
     ///
     /// # Errors

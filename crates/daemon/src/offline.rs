@@ -87,6 +87,18 @@ pub fn change_option(config: &Config, place: &OverlayKey, value: Option<String>)
     })
 }
 
+/// Who has the SQLite file of the configuration, if somebody does; for one that is free, and for PostgreSQL, nothing.
+#[must_use]
+pub fn file_in_use(config: &Config) -> Option<String> {
+    match config.database.url {
+        tenure_config::DatabaseUrl::Sqlite(_) => match storage::open(config, "tenure key create") {
+            Err(StorageError::File(error @ database::sqlite::OpenError::Held { .. })) => Some(error.to_string()),
+            _ => None,
+        },
+        tenure_config::DatabaseUrl::Postgres(_) => None,
+    }
+}
+
 fn with_database<T>(
     config: &Config,
     role: &str,

@@ -23,6 +23,8 @@ use tokio::sync::watch;
 
 /// The word by which the program is called as the daemon of a supervisor.
 pub(crate) const WORD: &str = "daemon-child";
+/// The word behind the level of messages if a flag has named it, which stands above file and database.
+pub(crate) const LEVEL_GIVEN: &str = "level-given";
 
 /// How long the daemon may take to stop where nobody else says so.
 const STOP_MAX: Duration = Duration::from_secs(10);
@@ -53,15 +55,18 @@ pub(crate) fn open(config: &Config) -> Result<Vec<OwnedFd>, Failure> {
     Ok(vec![listeners::tcp(&config.http.listen, "http.listen")?.into()])
 }
 
-/// Adds the daemon to what a supervisor runs.
+/// Adds the daemon to what a supervisor runs. It begins to write messages of `level`; if that is `level_given` by a flag,
+/// it stays so.
 pub(crate) fn add_to(
     plan: &mut Plan,
     sources: &Sources,
     listeners: Vec<OwnedFd>,
     level: LogLevel,
+    level_given: bool,
 ) -> Result<(), Failure> {
-    let of_role =
-        RolePlan { arguments: vec![WORD.into(), level.to_string().into()], listeners, options: options(sources)? };
+    let mut arguments = vec![WORD.into(), level.to_string().into()];
+    arguments.extend(level_given.then(|| LEVEL_GIVEN.into()));
+    let of_role = RolePlan { arguments, listeners, options: options(sources)? };
     plan.topology.daemon = true;
     plan.roles.insert(Role::Daemon, of_role);
     let usage = [(tubes_server::CPU_USER_US, CPU_USER_US), (tubes_server::CPU_SYSTEM_US, CPU_SYSTEM_US)];
@@ -100,11 +105,13 @@ fn options(sources: &Sources) -> Result<serde_json::Value, Failure> {
 }
 
 /// The daemon as the child of a supervisor, from its first instruction to its end.
-pub(crate) fn serve_as_child() -> Result<(), Failure> {
+///
+/// `level_given`: the level of messages stays as it is, whatever configuration and database say.
+pub(crate) fn serve_as_child(level_given: bool) -> Result<(), Failure> {
     // Before there is any thread, file or socket.
     let (child, start) = Child::from_inherited().map_err(tubes_server::ServeError::from)?;
     let reporter = child.reporter();
-    let ended = run(child, start);
+    let ended = run(child, start, level_given);
     match &ended {
         // If it cannot be said the supervisor is gone, and this process is about to be killed.
         Ok(()) => drop(reporter.send(&FromChild::Stopped)),
@@ -113,7 +120,7 @@ pub(crate) fn serve_as_child() -> Result<(), Failure> {
     ended
 }
 
-fn run(child: Child, mut start: Start) -> Result<(), Failure> {
+fn run(child: Child, mut start: Start, level_given: bool) -> Result<(), Failure> {
     let system = |what: &'static str| {
         move |error: std::io::Error| Failure::new(exit::SYSTEM, format!("failed to {what}: {error}"))
     };
@@ -128,7 +135,7 @@ fn run(child: Child, mut start: Start) -> Result<(), Failure> {
         let (control, orders, ready) =
             Control::new(child, start, &config).map_err(system("listen to the supervisor"))?;
         let control = tokio::spawn(control.obey());
-        let ended = run_supervised(Started { config, listeners, orders, ready }).await;
+        let ended = run_supervised(Started { config, listeners, orders, ready }, level_given).await;
         control.abort();
         ended
     });
@@ -138,7 +145,7 @@ fn run(child: Child, mut start: Start) -> Result<(), Failure> {
 }
 
 /// The daemon itself, until it is told to stop.
-async fn run_supervised(started: Started) -> Result<(), Failure> {
+async fn run_supervised(started: Started, level_given: bool) -> Result<(), Failure> {
     let Started { config, listeners, orders, ready } = started;
     let missing = || Failure::new(exit::USAGE, "the supervisor has handed no socket to the daemon");
     let listener = listeners.into_iter().next().ok_or_else(missing)?;
@@ -151,6 +158,7 @@ async fn run_supervised(started: Started) -> Result<(), Failure> {
         go: Box::pin(async move { going.go().await }),
         stop: Box::pin(async move { stopping.stop().await }),
         config: configs,
+        on_config: follow_level(&config, level_given),
         supervisor: Some(Arc::new(move || {
             let status = supervisor::query(&status_socket).map_err(|error| error.to_string())?;
             serde_json::to_string(&status).map_err(|error| error.to_string())
@@ -166,6 +174,15 @@ async fn run_supervised(started: Started) -> Result<(), Failure> {
         steps: Arc::new([]),
     };
     Ok(::daemon::run(config, control).await?)
+}
+
+/// Has messages written as the configuration in force says, now and whenever it changes, unless a flag has named a level.
+fn follow_level(config: &Config, level_given: bool) -> Box<dyn Fn(&Config) + Send + Sync> {
+    if level_given {
+        return Box::new(|_| {});
+    }
+    logging::change(config.log.level);
+    Box::new(|config| logging::change(config.log.level))
 }
 
 /// `tenure daemon`: the daemon without a supervisor, until it is told to stop by a signal.
@@ -205,6 +222,7 @@ pub(crate) fn serve_alone(call: &DaemonCall) -> Result<(), Failure> {
                 STOP_MAX
             }),
             config: config_seen,
+            on_config: follow_level(&config, call.level.is_some()),
             supervisor: None,
             metrics: Vec::new(),
             routes: |_| ::daemon::no_routes(),

@@ -1,6 +1,10 @@
 //! Messages for operators, on standard error.
 
+use std::sync::OnceLock;
 use tracing_subscriber::filter::LevelFilter;
+
+/// Sets the level of what is written, once that has begun.
+static CHANGE: OnceLock<Box<dyn Fn(LevelFilter) + Send + Sync>> = OnceLock::new();
 
 /// The levels by the words for them, which a configuration uses too.
 const LEVELS: [tenure_config::LogLevel; 5] = {
@@ -16,19 +20,33 @@ pub(crate) fn level_of(word: Option<&str>) -> tenure_config::LogLevel {
 /// Begins to write messages of `level` and more urgent ones.
 pub(crate) fn start(level: tenure_config::LogLevel) {
     use std::io::IsTerminal;
+    use tracing_subscriber::prelude::*;
+    let (level, handle) = tracing_subscriber::reload::Layer::new(filter(level));
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .log_internal_errors(false);
+    tracing_subscriber::registry().with(level).with(lines).init();
+    // Reloading fails only when nothing is written any more.
+    let _ = CHANGE.set(Box::new(move |level| drop(handle.reload(level))));
+}
+
+/// Goes on with messages of `level` and more urgent ones.
+#[cfg(target_os = "linux")]
+pub(crate) fn change(level: tenure_config::LogLevel) {
+    if let Some(change) = CHANGE.get() {
+        change(filter(level));
+    }
+}
+
+fn filter(level: tenure_config::LogLevel) -> LevelFilter {
     use tenure_config::LogLevel;
-    let level = match level {
+    match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .log_internal_errors(false)
-        .init();
+    }
 }

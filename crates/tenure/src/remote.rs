@@ -107,6 +107,11 @@ pub(crate) fn key(call: &KeyLine, file: Option<PathBuf>) -> Result<(), Failure> 
                 Err(CallError::Unreachable { .. }) => {
                     daemon::create_key(&config, name, scopes, &key.hash(), life_seconds).map_err(offline)?;
                 }
+                // It hangs, and whoever is told so wants to know which process it is.
+                Err(error @ CallError::TooSlow { .. }) => {
+                    let holder = daemon::file_in_use(&config).map(|held| format!("; {held}")).unwrap_or_default();
+                    return Err(Failure::new(error.exit_code(), format!("{error}{holder}")));
+                }
                 Err(error) => return Err(error.into()),
             }
             let id = key.hash().id();

@@ -34,11 +34,11 @@ pub(crate) fn serve(call: &ServeCall) -> Result<(), Failure> {
         account.switch()?;
     }
     let supervision = tubes::supervision(&config, level);
-    let call = call.clone();
+    let (call, level_given) = (call.clone(), call.level.is_some());
     let complete = |plan: &mut Plan| match of_daemon {
         Some(listeners) => {
             plan.on_reload = daemon::on_reload(move || load(&call));
-            daemon::add_to(plan, &sources, listeners, level)
+            daemon::add_to(plan, &sources, listeners, level, level_given)
         }
         None => Ok(()),
     };
