@@ -22,8 +22,8 @@ pub enum Bug {
     RenewalIgnoresExpiry,
     /// The reaper does not look again at a member that was renewed meanwhile.
     ReapWithoutRecheck,
-    /// The reaper does not lock the dead: a transaction of theirs may commit after it.
-    ReapWithoutLock,
+    /// The guard of the member looks, and locks nothing.
+    GuardWithoutLock,
     /// Transactions do not begin with the guard of the member.
     NoMemberGuard,
     /// A failed renewal is tried again after a pause that doubles, whatever the deadline.
@@ -50,9 +50,7 @@ pub enum Bug {
     DatabaseChangeIgnored,
     /// A retired identity's registration is ended before its executions have stopped.
     TidiedBeforeStopped,
-    /// The second sweep looks for owners and changes rows in one statement.
-    SweepInOneStatement,
-    /// Leadership is released again after the stop was over.
+    /// A late tick contests after leadership was given back at the stop.
     ContestsAfterStop,
     /// Rows of the dead are not given up.
     ReapForgetsRows,
@@ -71,7 +69,7 @@ impl Bug {
         Bug::NoSelfFence,
         Bug::RenewalIgnoresExpiry,
         Bug::ReapWithoutRecheck,
-        Bug::ReapWithoutLock,
+        Bug::GuardWithoutLock,
         Bug::NoMemberGuard,
         Bug::BackoffPastDeadline,
         Bug::RunTicketsFreed,
@@ -85,7 +83,6 @@ impl Bug {
         Bug::EpochIgnoresTimeline,
         Bug::DatabaseChangeIgnored,
         Bug::TidiedBeforeStopped,
-        Bug::SweepInOneStatement,
         Bug::ContestsAfterStop,
         Bug::ReapForgetsRows,
         Bug::ContestsAtBeatsOnly,

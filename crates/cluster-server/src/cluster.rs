@@ -599,8 +599,9 @@ impl Task {
                     return Some(Input::LeaseChanged(lease));
                 }
             }
-            LeaseOutput::Valid { .. } => {
+            LeaseOutput::Valid { until } => {
                 self.trouble.send_if_modified(|trouble| trouble.message.take().is_some());
+                return Some(Input::Valid { until });
             }
             LeaseOutput::Connect { .. }
             | LeaseOutput::Call { .. }

@@ -1,18 +1,21 @@
-//! The coordinator.
+//! The coordinator: its state, the life of the member, beats, and calls.
+
+mod asking;
+mod leading;
+mod reaping;
+mod stopping;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use database_core::{Class, DbError};
 
-use super::office::{Asked, Office};
+use super::office::Office;
 use super::{Call, CallAnswer, Change, CoordinatorSettings, Input, Leadership, Output, View};
-use crate::leadership::SCHEDULER;
 use crate::planted::{Bug, is};
 use crate::scripts::cache::MISSED_BEATS_MAX;
-use crate::scripts::request::{Request, TAKEN_MAX};
 use crate::scripts::view::Seen;
-use crate::{Boot, Dice, MemberId, Mode, Notice, Server, Times, channel};
+use crate::{Boot, Dice, MemberId, Mode, Server, Times};
 
 /// Attempts of tidying; after them lease expiry does it.
 const TIDY_ATTEMPTS: u32 = 4;
@@ -51,6 +54,8 @@ pub struct Coordinator {
     known_dead: Vec<MemberId>,
     retired: Vec<MemberId>,
     tidy_attempts: u32,
+    /// Until when the identity is trusted.
+    valid_until: Boot,
     /// Notices are heard.
     is_listening: bool,
     /// Leaderships that this process has ended and whose rows still say that it leads.
@@ -93,8 +98,9 @@ impl Phase {
         matches!(self, Self::StopWork { .. } | Self::StopRelease | Self::StopDeregister | Self::Stopped)
     }
 
-    const fn has_started(self) -> bool {
+    fn has_started(self) -> bool {
         matches!(self, Self::FirstBeat | Self::Running)
+            || is(Bug::ContestsAfterStop) && matches!(self, Self::StopRelease | Self::StopDeregister)
     }
 }
 
@@ -158,6 +164,7 @@ impl Coordinator {
             known_dead,
             retired: Vec::new(),
             tidy_attempts: 0,
+            valid_until: Boot::NEVER,
             is_listening: false,
             to_release: Vec::new(),
         }
@@ -179,7 +186,7 @@ impl Coordinator {
     #[must_use]
     pub fn leads(&self, name: &str, now: Boot) -> Option<Leadership> {
         let office = self.offices.iter().find(|office| office.name == name)?;
-        let is_late = office.next_deadline().is_some_and(|deadline| now >= deadline);
+        let is_late = now >= self.valid_until || office.next_deadline().is_some_and(|deadline| now >= deadline);
         office.leads().filter(|_| !is_late)
     }
 
@@ -195,11 +202,19 @@ impl Coordinator {
         if self.phase.has_started() {
             own = [self.beat_at.filter(|_| self.beat == Beat::Idle), self.reap_time()];
         }
+        let leads = self.offices.iter().any(|office| office.held().is_some());
+        let valid = Some(self.valid_until).filter(|_| leads);
         let offices = self.offices.iter().filter_map(|office| {
             let is_waiting = office.held().is_none() && (self.is_busy(Lane::Contest) || !self.may_contest());
             office.next_deadline().filter(|_| !is_waiting)
         });
-        flights.chain(phase).chain(own.into_iter().flatten()).chain(offices).filter(|at| *at != Boot::NEVER).min()
+        flights
+            .chain(phase)
+            .chain(valid)
+            .chain(own.into_iter().flatten())
+            .chain(offices)
+            .filter(|at| *at != Boot::NEVER)
+            .min()
     }
 
     /// Takes in what happened at `now`, and says what is to be done.
@@ -210,6 +225,7 @@ impl Coordinator {
         self.lose_what_is_late(now, out);
         match input {
             Input::Registered { id, no, server, retired } => self.registered(now, id, no, server, retired, out),
+            Input::Valid { until } => self.valid_until = until,
             Input::Fenced => self.fenced(now, out),
             Input::LeaseChanged(lease) => self.settings.times.lease = lease,
             Input::Wake => {}
@@ -233,8 +249,9 @@ impl Coordinator {
     }
 
     fn lose_what_is_late(&mut self, now: Boot, out: &mut Vec<Output>) {
+        let is_over = now >= self.valid_until;
         for office in &mut self.offices {
-            say(office.lose_if_late(now), out);
+            say(if is_over { office.lose() } else { office.lose_if_late(now) }, out);
         }
     }
 
@@ -254,6 +271,7 @@ impl Coordinator {
         }
         let epoch_min = if is(Bug::EpochIgnoresTimeline) { 0 } else { server.epoch_min() };
         self.me = Some(Me { id, no, epoch_min });
+        self.valid_until = Boot::NEVER;
         match self.settings.mode {
             Mode::Alone => {
                 self.phase = Phase::Running;
@@ -422,7 +440,7 @@ impl Coordinator {
             } else if !seen.cache_changes.is_empty() {
                 out.push(Output::DropCaches(seen.cache_changes));
             }
-            self.open_from = seen.open_from + i64::from(is(Bug::CacheByNewest));
+            self.open_from = seen.open_from;
         }
         self.read_at = Some(sent);
         let is_alive = |members: &[super::MemberSeen], id| {
@@ -448,218 +466,6 @@ impl Coordinator {
         if seen.requests > 0 {
             self.want_requests();
         }
-    }
-
-    // Leadership.
-
-    fn may_lead(&mut self, now: Boot, name: &'static str, is_able: bool, out: &mut Vec<Output>) {
-        let index = self.offices.iter().position(|office| office.name == name);
-        let index = index.unwrap_or_else(|| {
-            self.offices.push(Office::new(name));
-            self.offices.len() - 1
-        });
-        let office = &mut self.offices[index];
-        office.is_able = is_able;
-        if is_able {
-            office.contest_at = Some(now);
-            if self.settings.mode == Mode::Alone
-                && self.phase == Phase::Running
-                && let Some(me) = self.me
-                && office.held().is_none()
-            {
-                let held = Leadership { name, holder: me.id, epoch: 0 };
-                office.lead_for_ever(held);
-                say(Some((held, Change::Gained)), out);
-            }
-        } else if let Some(lost) = office.lose() {
-            say(Some(lost), out);
-            if self.settings.mode != Mode::Alone {
-                self.to_release.push(lost.0);
-            }
-        }
-    }
-
-    fn may_contest(&self) -> bool {
-        self.me.is_some() && self.phase.has_started() && self.settings.mode == Mode::Shared
-    }
-
-    fn has_wanted(&self) -> bool {
-        self.offices.iter().any(|office| office.wanted().is_some())
-    }
-
-    fn contest(&mut self, now: Boot, out: &mut Vec<Output>) {
-        let Some(me) = self.me else { return };
-        if self.is_busy(Lane::Contest) {
-            return;
-        }
-        let wanted: Vec<(&'static str, i64)> =
-            self.offices.iter().filter_map(|office| Some((office.name, office.wanted()?))).collect();
-        for office in &mut self.offices {
-            office.contest_at = None;
-        }
-        let call = Call::Contest { me: me.id, wanted: wanted.clone(), epoch_min: me.epoch_min };
-        self.send(now, Lane::Contest, call, out);
-        if let Some(flight) = &mut self.flights[Lane::Contest as usize] {
-            flight.wanted = wanted;
-        }
-    }
-
-    fn contested(&mut self, now: Boot, flight: &Flight, answer: CallAnswer, out: &mut Vec<Output>) {
-        let (Some(me), CallAnswer::Contested(rows)) = (self.me, answer) else { return };
-        for row in rows {
-            let Some(office) = self.offices.iter_mut().find(|office| office.name == row.name) else { continue };
-            let asked = flight.wanted.iter().find(|(name, _)| *name == row.name).map_or(0, |(_, epoch)| *epoch);
-            let asked = Asked { sent: flight.sent, me: me.id, epoch: asked };
-            let change = office.contested(now, asked, row.is, &self.settings.times, &mut self.dice);
-            if !office.is_able
-                && let Some((held, _)) = office.lose()
-            {
-                // It became unable while the contest was under way.
-                self.to_release.push(held);
-                continue;
-            }
-            say(change, out);
-            if matches!(change, Some((held, Change::Gained)) if held.name == SCHEDULER) {
-                self.reap_at = Some(now.max(self.periodic_reap_from));
-            }
-        }
-    }
-
-    fn suspend(&mut self, out: &mut Vec<Output>) {
-        for office in &mut self.offices {
-            say(office.suspend(), out);
-        }
-    }
-
-    fn seize(&mut self, now: Boot, out: &mut Vec<Output>) {
-        if self.settings.mode != Mode::Sole || self.is_busy(Lane::Contest) || !self.phase.has_started() {
-            return;
-        }
-        let Some(me) = self.me else { return };
-        let free = self.offices.iter().filter(|office| office.is_able && office.held().is_none());
-        let names: Vec<&'static str> = free.map(|office| office.name).collect();
-        if !names.is_empty() {
-            self.send(now, Lane::Contest, Call::Seize { me: me.id, names }, out);
-        }
-    }
-
-    fn seized(&mut self, rows: &[(String, i64)], out: &mut Vec<Output>) {
-        let Some(me) = self.me else { return };
-        for (name, epoch) in rows {
-            let Some(office) = self.offices.iter_mut().find(|office| office.name == name) else { continue };
-            let held = Leadership { name: office.name, holder: me.id, epoch: *epoch };
-            if office.is_able {
-                office.lead_for_ever(held);
-                say(Some((held, Change::Gained)), out);
-            }
-        }
-    }
-
-    // Notices and requests.
-
-    fn heard(&mut self, now: Boot, notice: &Notice, out: &mut Vec<Output>) {
-        let Some(me) = self.me.filter(|_| self.phase.has_started()) else { return };
-        match notice.channel {
-            channel::REQUEST if notice.payload == me.id.to_holder() => self.want_requests(),
-            channel::GONE if notice.payload != me.id.to_holder() => {
-                self.want_beat(now);
-                self.want_reap(now);
-                for office in &mut self.offices {
-                    if office.held().is_none() {
-                        office.contest_at = Some(now);
-                    }
-                }
-            }
-            channel::CACHE if self.settings.mode == Mode::Shared => self.send_view(now, out),
-            _ => {}
-        }
-    }
-
-    fn want_requests(&mut self) {
-        self.are_requests_wanted = true;
-    }
-
-    fn take_requests(&mut self, now: Boot, out: &mut Vec<Output>) {
-        let Some(me) = self.me else { return };
-        if self.in_hand.len() >= IN_HAND_MAX {
-            return;
-        }
-        self.are_requests_wanted = false;
-        let in_hand = self.in_hand.iter().copied().collect();
-        self.send(now, Lane::Requests, Call::TakeRequests { me: me.id, in_hand }, out);
-    }
-
-    fn taken(&mut self, requests: Vec<Request>, out: &mut Vec<Output>) {
-        if requests.is_empty() {
-            return;
-        }
-        self.are_requests_wanted |= requests.len() as i64 >= TAKEN_MAX;
-        self.in_hand.extend(requests.iter().map(|request| request.id));
-        out.push(Output::Requests(requests));
-    }
-
-    // Reaping and tidying.
-
-    /// When a reap is due: as the leader, or because the start reap has failed.
-    fn reap_time(&self) -> Option<Boot> {
-        let leads = self.offices.iter().any(|office| office.name == SCHEDULER && office.leads().is_some());
-        let may = self.me.is_some() && !self.is_busy(Lane::Reap) && self.settings.mode != Mode::Alone;
-        self.reap_at.filter(|_| may && (leads && self.settings.mode == Mode::Shared || self.is_start_reap_due))
-    }
-
-    fn want_reap(&mut self, now: Boot) {
-        self.reap_at = Some(self.reap_at.map_or(now, |at| at.min(now)));
-    }
-
-    fn reap(&mut self, now: Boot, out: &mut Vec<Output>) {
-        let Some(me) = self.me else { return };
-        self.reap_at = Some(now.plus(self.settings.times.lease));
-        let known_dead = if self.is_start_reap_due { self.known_dead.clone() } else { Vec::new() };
-        self.send(now, Lane::Reap, Call::Reap { me: me.id, known_dead }, out);
-    }
-
-    fn reaped(&mut self, now: Boot, answer: CallAnswer, out: &mut Vec<Output>) {
-        let CallAnswer::Reaped(reaped) = answer else { return };
-        let has_more = reaped.has_more;
-        out.extend(reaped.notices().into_iter().map(Output::Send));
-        out.push(Output::Reaped(reaped));
-        if has_more {
-            self.reap_at = Some(now);
-            if self.phase == Phase::StartReap {
-                self.reap(now, out);
-            }
-            return;
-        }
-        self.is_start_reap_due = false;
-        self.known_dead = Vec::new();
-        if self.phase == Phase::StartReap {
-            self.first_beat(now);
-        }
-    }
-
-    fn tidy(&mut self, now: Boot, out: &mut Vec<Output>) {
-        let Some(me) = self.me else { return };
-        if self.retired.is_empty() || self.is_busy(Lane::Tidy) {
-            return;
-        }
-        self.tidy_attempts += 1;
-        self.send(now, Lane::Tidy, Call::Tidy { me: me.id, retired: self.retired.clone() }, out);
-    }
-
-    fn tidied(&mut self, now: Boot, answer: CallAnswer, out: &mut Vec<Output>) {
-        let (Some(me), CallAnswer::Tidied(tidied)) = (self.me, answer) else { return };
-        if tidied.is_fenced {
-            return;
-        }
-        let gone = std::mem::take(&mut self.retired).into_iter().map(Notice::gone);
-        out.extend(gone.map(Output::Send));
-        out.extend(tidied.moved.iter().map(|moved| Output::Send(moved.notice())));
-        if tidied.requests > 0 {
-            out.push(Output::Send(Notice::request(me.id)));
-            self.want_requests();
-        }
-        out.push(Output::Tidied(tidied));
-        self.want_reap(now);
     }
 
     // Calls.
@@ -807,63 +613,6 @@ impl Coordinator {
         if self.reap_time().is_some_and(|at| now >= at) {
             self.reap(now, out);
         }
-    }
-
-    // The stop.
-
-    fn stop(&mut self, now: Boot, out: &mut Vec<Output>) {
-        if self.phase.is_stopping() {
-            return;
-        }
-        out.push(Output::StopRenewal);
-        self.flights = Default::default();
-        self.beat_at = None;
-        for office in &mut self.offices {
-            // From here on no late tick contests.
-            office.is_able = is(Bug::ContestsAfterStop);
-            let lost = office.lose();
-            self.to_release.extend(lost.map(|(held, _)| held));
-            say(lost, out);
-        }
-        self.phase = Phase::StopWork { until: now.plus(self.settings.times.margin) };
-        if self.to_release.is_empty() {
-            self.release(now, out);
-        }
-    }
-
-    /// The leader's work has ended.
-    fn release(&mut self, now: Boot, out: &mut Vec<Output>) {
-        let held = std::mem::take(&mut self.to_release);
-        self.phase = Phase::StopRelease;
-        if held.is_empty() || self.settings.mode == Mode::Alone || self.me.is_none() {
-            self.released(now, out);
-        } else {
-            self.send(now, Lane::Stop, Call::Release { held }, out);
-        }
-    }
-
-    fn released(&mut self, now: Boot, out: &mut Vec<Output>) {
-        if self.phase != Phase::StopRelease {
-            return;
-        }
-        self.phase = Phase::StopDeregister;
-        match self.me {
-            Some(me) if self.settings.mode != Mode::Alone => {
-                self.send(now, Lane::Stop, Call::Deregister { me: me.id }, out);
-            }
-            _ => self.stopped(out),
-        }
-    }
-
-    fn stopped(&mut self, out: &mut Vec<Output>) {
-        if let Some(me) = self.me.take()
-            && self.settings.mode == Mode::Shared
-        {
-            out.push(Output::Send(Notice::gone(me.id)));
-        }
-        self.phase = Phase::Stopped;
-        self.flights = Default::default();
-        out.push(Output::Stopped);
     }
 }
 

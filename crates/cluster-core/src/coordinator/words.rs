@@ -23,7 +23,7 @@ pub struct CoordinatorSettings {
     pub listen_wait: Duration,
 }
 
-/// What the coordinator is told.
+/// What the coordinator is told. What the agent says must come in the order in which it was said.
 #[derive(Debug)]
 pub enum Input {
     /// The agent's `Registered`. In [`Mode::Alone`] the shell says it itself, once, with any identity.
@@ -36,6 +36,12 @@ pub enum Input {
         server: Server,
         /// Earlier identities, to be tidied.
         retired: Vec<MemberId>,
+    },
+    /// The agent's `Valid`: a leadership is not believed for longer than the identity. Until the first one nothing is
+    /// known of its end.
+    Valid {
+        /// By the boot clock.
+        until: Boot,
     },
     /// The agent's `Fenced`.
     Fenced,
