@@ -14,13 +14,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts as _, RawPathParams, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
 use http_body::Body as _;
 use tokio::sync::watch;
 use tower_service::Service as _;
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span};
 use utoipa_axum::routes;
 
 use crate::access::{self, Access, Peer};
@@ -41,6 +43,13 @@ pub const HEADERS_MAX: usize = 64;
 /// How long a whole body may take.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Target of the span of each request. No other level or name is needed to choose it; where no subscriber does, a request
+/// has no span.
+pub const SPAN_TARGET: &str = "tenure::spans";
+
+/// Makes what a request says of its caller's trace the parent of the request's span, before that begins.
+pub type AdoptSpan = fn(&HeaderMap, &Span);
+
 /// What a door needs beside its routes.
 pub struct DoorOptions {
     /// The title in the API's description.
@@ -56,6 +65,8 @@ pub struct DoorOptions {
     pub public_probes: bool,
     /// How long a whole body may take.
     pub body_timeout: Duration,
+    /// Who knows traces of callers; `None`: each request begins one of its own.
+    pub adopt_span: Option<AdoptSpan>,
 }
 
 impl DoorOptions {
@@ -68,6 +79,7 @@ impl DoorOptions {
             audit: Arc::new(NoAudit),
             public_probes: true,
             body_timeout: BODY_TIMEOUT,
+            adopt_span: None,
         }
     }
 }
@@ -102,6 +114,7 @@ struct Shared {
     figures: Arc<Figures>,
     public_probes: bool,
     body_timeout: Duration,
+    adopt_span: Option<AdoptSpan>,
     uses: Mutex<BTreeMap<KeyId, KeyUse>>,
     told_of_no_keys: AtomicBool,
 }
@@ -134,6 +147,7 @@ impl Door {
             figures,
             public_probes: options.public_probes,
             body_timeout: options.body_timeout,
+            adopt_span: options.adopt_span,
             uses: Mutex::default(),
             told_of_no_keys: AtomicBool::new(false),
         });
@@ -196,8 +210,36 @@ impl Door {
     }
 
     /// As [`Door::answer`]; `consumed` tells at the end whether the request's body was read to its end.
-    pub(crate) async fn answer_noting(&self, mut request: Request, peer: Peer, consumed: Arc<AtomicBool>) -> Response {
-        let (id, began) = (RequestId::next(), Instant::now());
+    pub(crate) async fn answer_noting(&self, request: Request, peer: Peer, consumed: Arc<AtomicBool>) -> Response {
+        let id = RequestId::next();
+        let span = self.span(&request, id);
+        self.answer_within_span(request, peer, consumed, id).instrument(span).await
+    }
+
+    /// The span of a request. What is in it is sent elsewhere: neither its path nor its query nor a header field.
+    fn span(&self, request: &Request, id: RequestId) -> Span {
+        let method = span_method(request.method());
+        let span = tracing::info_span!(
+            target: SPAN_TARGET, "request", otel.name = method, otel.kind = "server", otel.status_code = Empty,
+            http.request.method = method, http.route = Empty, http.response.status_code = Empty,
+            tenure.key_id = Empty, tenure.request_id = %id,
+        );
+        if let Some(adopt) = self.shared.adopt_span
+            && !span.is_disabled()
+        {
+            adopt(request.headers(), &span);
+        }
+        span
+    }
+
+    async fn answer_within_span(
+        &self,
+        mut request: Request,
+        peer: Peer,
+        consumed: Arc<AtomicBool>,
+        id: RequestId,
+    ) -> Response {
+        let began = Instant::now();
         let (method, path) = (request.method().clone(), audit::cut(request.uri().path()));
         consumed.store(request.body().is_end_stream(), Ordering::Relaxed);
         request.extensions_mut().insert(peer);
@@ -224,6 +266,11 @@ impl Door {
         let Told { id, began, method, path, peer } = told;
         let status = response.status();
         self.shared.figures.answered(status.as_u16());
+        let span = Span::current();
+        span.record("http.response.status_code", i64::from(status.as_u16()));
+        if status.is_server_error() {
+            span.record("otel.status_code", "ERROR");
+        }
         let noted = response.extensions_mut().remove::<Noted>();
         let key = response.extensions_mut().remove::<Admitted>().map_or_else(|| "-".to_owned(), |admitted| admitted.0);
         if let Some(cause) = noted.as_ref().and_then(|noted| noted.cause.as_deref()) {
@@ -278,6 +325,12 @@ impl Shared {
     }
 }
 
+/// The method as it stands in a span: a caller may invent any word, and whoever keeps spans counts by them.
+fn span_method(method: &Method) -> &'static str {
+    const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+    KNOWN.into_iter().find(|known| method == known).unwrap_or("_OTHER")
+}
+
 /// What every request must keep to, whatever its route.
 fn look_through(request: &Request) -> Result<(), Problem> {
     let too_large = |detail: String, limit: usize| {
@@ -309,6 +362,7 @@ fn head_bytes(request: &Request, headers: &HeaderMap) -> usize {
 /// What stands before each handler: who asks, may they, limits, audit.
 async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     let request_id = request.extensions().get::<RequestId>().map(RequestId::to_string);
+    Span::current().record("http.route", &*gate.info.path);
     match gate.admit(request).await {
         Ok((request, begun, admitted)) => {
             let answered = unwinding(next.run(request)).await;
@@ -349,7 +403,10 @@ impl Gate {
             })?;
             let caller = access::identify(&parts.headers, &keyring, peer, now_ms)?;
             match caller.key_id() {
-                Some(id) => self.shared.note_use(id, now_ms),
+                Some(id) => {
+                    Span::current().record("tenure.key_id", tracing::field::display(&id));
+                    self.shared.note_use(id, now_ms);
+                }
                 None => self.shared.tell_of_no_keys(),
             }
             access::admit(&caller, wanted)?;

@@ -26,7 +26,7 @@ pub use access::{Access, Caller, Peer};
 pub use address::{AddressRefused, Surroundings, check_address, is_loopback};
 pub use audit::{AUDIT_TIMEOUT, AUDIT_WAITING_MAX, AuditEntry, AuditFailed, AuditSink, NoAudit, Recording};
 pub use body::{BodyError, Raw, read as read_body};
-pub use door::{BODY_TIMEOUT, Door, DoorOptions, HEAD_BYTES_MAX, HEADERS_MAX, KeyUse};
+pub use door::{AdoptSpan, BODY_TIMEOUT, Door, DoorOptions, HEAD_BYTES_MAX, HEADERS_MAX, KeyUse, SPAN_TARGET};
 pub use figures::Counted;
 pub use json::{JSON_DEPTH_MAX, Json, has_nul, parse as parse_json};
 pub use key::{KEY_PREFIX, KeyHash, KeyHashError, KeyId, KeyIdError, KeyText, KeyTextError, SECRET_BYTES};
