@@ -26,6 +26,7 @@ use crate::keys::{self, KeyError, Keys};
 use crate::live::{self, Live};
 use crate::metrics::MetricsSource;
 use crate::storage::{self, MIGRATIONS, SCHEMA_VERSION, Storage, StorageError};
+use crate::traces::{ADOPT, Traces, TracesError};
 use crate::{routes, store};
 
 /// How long the stop may take if the daemon ends by itself.
@@ -62,6 +63,8 @@ pub struct Control {
     pub routes: fn(&Daemon) -> Routes,
     /// How parts above give up rows of dead owners.
     pub steps: ReapSteps,
+    /// Where spans go; `None`: nowhere. Its layer is in the process's subscriber. Stopped with the daemon.
+    pub traces: Option<Traces>,
 }
 
 /// Blocks for as long as the supervisor takes.
@@ -91,6 +94,9 @@ pub enum DaemonError {
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Spans cannot be sent as configured.
+    #[error(transparent)]
+    Traces(#[from] TracesError),
     /// The process lacks something of the system.
     #[error("failed to start: {0}")]
     System(#[from] std::io::Error),
@@ -102,10 +108,15 @@ impl DaemonError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Storage(StorageError::File(_) | StorageError::Folder { .. }) | Self::System(_) => 10,
-            Self::Storage(_) | Self::Times(_) | Self::Key(_) | Self::Address(_) | Self::Tls(_) => {
-                tenure_config::EXIT_CODE
-            }
+            Self::Storage(StorageError::File(_) | StorageError::Folder { .. })
+            | Self::Traces(TracesError::Roots(_))
+            | Self::System(_) => 10,
+            Self::Storage(_)
+            | Self::Times(_)
+            | Self::Key(_)
+            | Self::Address(_)
+            | Self::Tls(_)
+            | Self::Traces(TracesError::Endpoint { .. }) => tenure_config::EXIT_CODE,
         }
     }
 }
@@ -123,6 +134,7 @@ struct Inner {
     scheduler: OnceLock<Scheduler>,
     supervisor: Option<AskSupervisor>,
     metrics: Vec<MetricsSource>,
+    traces: Option<Traces>,
     /// Why this process is no member yet.
     trouble: Mutex<String>,
 }
@@ -181,6 +193,10 @@ impl Daemon {
         &self.0.metrics
     }
 
+    pub(crate) fn traces(&self) -> Option<&Traces> {
+        self.0.traces.as_ref()
+    }
+
     fn has_trouble(&self, what: &str) {
         what.clone_into(&mut self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -213,12 +229,14 @@ pub async fn run(config: Config, control: Control) -> Result<(), DaemonError> {
         scheduler: OnceLock::new(),
         supervisor: control.supervisor,
         metrics: control.metrics,
+        traces: control.traces,
         trouble: Mutex::new("the process has just started".to_owned()),
     }));
     let mut options = DoorOptions::new("Tenure", env!("CARGO_PKG_VERSION"));
     options.keyring = daemon.keys().ring();
     options.audit = Arc::new(AuditLog::new(database.clone()));
     options.public_probes = public_probes;
+    options.adopt_span = daemon.traces().map(|_| ADOPT);
     let door = Arc::new(Door::new(routes(&daemon).and((control.routes)(&daemon)), options));
     let _ = daemon.0.door.set(Arc::clone(&door));
     (control.on_ready)();
@@ -226,6 +244,9 @@ pub async fn run(config: Config, control: Control) -> Result<(), DaemonError> {
     let server = Server::start(control.listener, door, tls.clone(), ServerOptions::default())?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     tracing::info!("the HTTP API answers at {scheme}://{address}");
+    if let Some(traces) = daemon.traces() {
+        tracing::info!("spans are sent to {}", traces.endpoint());
+    }
 
     let joining = tokio::spawn(join(daemon.clone(), times, direct, control.steps));
     let telling = tokio::spawn(tell(daemon.live().watch(), control.on_config));
@@ -238,15 +259,24 @@ pub async fn run(config: Config, control: Control) -> Result<(), DaemonError> {
     if stopped.cut > 0 {
         tracing::warn!("{} requests were cut off by the stop", stopped.cut);
     }
-    if let Some(cluster) = daemon.0.cluster.get() {
-        cluster.stop().await;
-    }
-    if let Database::Sqlite(file) = &database {
-        file.close().await;
-    } else {
-        // The last notice says that this member is gone.
-        database.notices().flush(within / 4).await;
-    }
+    let leave = async {
+        if let Some(cluster) = daemon.0.cluster.get() {
+            cluster.stop().await;
+        }
+        if let Database::Sqlite(file) = &database {
+            file.close().await;
+        } else {
+            // The last notice says that this member is gone.
+            database.notices().flush(within / 4).await;
+        }
+    };
+    let send_spans = async {
+        if let Some(traces) = daemon.traces() {
+            traces.stop(within / 4).await;
+        }
+    };
+    // Beside each other: neither a database nor a collector that is away takes the other's time.
+    tokio::join!(leave, send_spans);
     result.map(drop)
 }
 

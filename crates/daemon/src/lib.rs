@@ -14,9 +14,11 @@ mod offline;
 mod routes;
 mod storage;
 pub mod store;
+mod traces;
 
 pub use daemon::{AskSupervisor, Control, Daemon, DaemonError, run};
 pub use metrics::{MetricsSource, Sample, SampleKind};
 pub use offline::{OfflineError, change_option, create_key, file_in_use};
 pub use routes::{no_routes, routes};
 pub use storage::{MIGRATIONS, SCHEMA_VERSION, StorageError, open};
+pub use traces::{SpansCounted, Traces, TracesError};

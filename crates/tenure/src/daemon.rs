@@ -9,6 +9,7 @@ mod control;
 use crate::cli::DaemonCall;
 use crate::exit::{self, Failure};
 use crate::{listeners, logging};
+use ::daemon::Traces;
 use control::Control;
 pub(crate) use control::{Orders, Ready};
 use std::net::TcpListener;
@@ -44,6 +45,8 @@ pub(crate) struct Started {
     pub(crate) orders: Orders,
     /// To be told as soon as it could serve.
     pub(crate) ready: Ready,
+    /// Where spans go.
+    pub(crate) traces: Option<Traces>,
 }
 
 /// The sockets of the daemon, which may need an account that it does not have.
@@ -104,14 +107,14 @@ fn options(sources: &Sources) -> Result<serde_json::Value, Failure> {
     })
 }
 
-/// The daemon as the child of a supervisor, from its first instruction to its end.
+/// The daemon as the child of a supervisor, from its first instruction to its end. It begins to write messages of `level`.
 ///
 /// `level_given`: the level of messages stays as it is, whatever configuration and database say.
-pub(crate) fn serve_as_child(level_given: bool) -> Result<(), Failure> {
+pub(crate) fn serve_as_child(level: LogLevel, level_given: bool) -> Result<(), Failure> {
     // Before there is any thread, file or socket.
     let (child, start) = Child::from_inherited().map_err(tubes_server::ServeError::from)?;
     let reporter = child.reporter();
-    let ended = run(child, start, level_given);
+    let ended = run(child, start, level, level_given);
     match &ended {
         // If it cannot be said the supervisor is gone, and this process is about to be killed.
         Ok(()) => drop(reporter.send(&FromChild::Stopped)),
@@ -120,7 +123,7 @@ pub(crate) fn serve_as_child(level_given: bool) -> Result<(), Failure> {
     ended
 }
 
-fn run(child: Child, mut start: Start, level_given: bool) -> Result<(), Failure> {
+fn run(child: Child, mut start: Start, level: LogLevel, level_given: bool) -> Result<(), Failure> {
     let system = |what: &'static str| {
         move |error: std::io::Error| Failure::new(exit::SYSTEM, format!("failed to {what}: {error}"))
     };
@@ -131,11 +134,12 @@ fn run(child: Child, mut start: Start, level_given: bool) -> Result<(), Failure>
         .thread_name("daemon")
         .build()
         .map_err(system("start the runtime"))?;
+    let traces = start_log(&config, level, &runtime)?;
     let ended = runtime.block_on(async {
         let (control, orders, ready) =
             Control::new(child, start, &config).map_err(system("listen to the supervisor"))?;
         let control = tokio::spawn(control.obey());
-        let ended = run_supervised(Started { config, listeners, orders, ready }, level_given).await;
+        let ended = run_supervised(Started { config, listeners, orders, ready, traces }, level_given).await;
         control.abort();
         ended
     });
@@ -144,9 +148,20 @@ fn run(child: Child, mut start: Start, level_given: bool) -> Result<(), Failure>
     ended
 }
 
+/// Begins to write messages, and to send spans where a collector is configured.
+fn start_log(
+    config: &Config,
+    level: LogLevel,
+    runtime: &tokio::runtime::Runtime,
+) -> Result<Option<Traces>, ::daemon::DaemonError> {
+    let traces = Traces::start(&config.telemetry, runtime.handle().clone())?;
+    logging::start_with(level, traces.as_ref());
+    Ok(traces)
+}
+
 /// The daemon itself, until it is told to stop.
 async fn run_supervised(started: Started, level_given: bool) -> Result<(), Failure> {
-    let Started { config, listeners, orders, ready } = started;
+    let Started { config, listeners, orders, ready, traces } = started;
     let missing = || Failure::new(exit::USAGE, "the supervisor has handed no socket to the daemon");
     let listener = listeners.into_iter().next().ok_or_else(missing)?;
     let status_socket = config.data.dir.join("status.sock");
@@ -172,6 +187,7 @@ async fn run_supervised(started: Started, level_given: bool) -> Result<(), Failu
         })],
         routes: |_| ::daemon::no_routes(),
         steps: Arc::new([]),
+        traces,
     };
     Ok(::daemon::run(config, control).await?)
 }
@@ -192,12 +208,12 @@ pub(crate) fn serve_alone(call: &DaemonCall) -> Result<(), Failure> {
         move || tenure_config::load(LoadOptions::of_process(file.clone()))
     };
     let config = load()?;
-    logging::start(call.level.unwrap_or(config.log.level));
     let listener = listeners::tcp(&config.http.listen, "http.listen")?;
     let system =
         |error: std::io::Error| Failure::new(exit::SYSTEM, format!("failed to start the daemon's runtime: {error}"));
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("daemon").build().map_err(system)?;
+    let traces = start_log(&config, call.level.unwrap_or(config.log.level), &runtime)?;
     let ended = runtime.block_on(async {
         let (mut terminated, mut interrupted, mut hung_up) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
@@ -227,6 +243,7 @@ pub(crate) fn serve_alone(call: &DaemonCall) -> Result<(), Failure> {
             metrics: Vec::new(),
             routes: |_| ::daemon::no_routes(),
             steps: Arc::new([]),
+            traces,
         };
         let ended = ::daemon::run(config, control).await;
         reloading.abort();

@@ -32,6 +32,27 @@ pub(crate) fn start(level: tenure_config::LogLevel) {
     let _ = CHANGE.set(Box::new(move |level| drop(handle.reload(level))));
 }
 
+/// As [`start`]; and what `traces` wants to see is shown to it, and to it alone, whatever the level of messages.
+#[cfg(target_os = "linux")]
+pub(crate) fn start_with(level: tenure_config::LogLevel, traces: Option<&::daemon::Traces>) {
+    use std::io::IsTerminal;
+    use tracing_subscriber::filter::{FilterExt as _, filter_fn};
+    use tracing_subscriber::prelude::*;
+    // A layer that sees nothing would still be asked.
+    let Some(traces) = traces else { return start(level) };
+    let (level, handle) = tracing_subscriber::reload::Layer::new(filter(level));
+    // Without spans, so that a line of the log is the same whether spans are sent or not.
+    let is_message = filter_fn(|metadata| metadata.is_event()).with_max_level_hint(LevelFilter::TRACE);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .log_internal_errors(false)
+        .with_filter(level.and(is_message));
+    tracing_subscriber::registry().with(lines).with(traces.layer()).init();
+    let _ = CHANGE.set(Box::new(move |level| drop(handle.reload(level))));
+}
+
 /// Goes on with messages of `level` and more urgent ones.
 #[cfg(target_os = "linux")]
 pub(crate) fn change(level: tenure_config::LogLevel) {

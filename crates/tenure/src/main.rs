@@ -34,8 +34,9 @@ fn main() -> ExitCode {
     }
     #[cfg(target_os = "linux")]
     if arguments.get(1).is_some_and(|word| word == daemon::WORD) {
-        logging::start(logging::level_of(arguments.get(2).and_then(|word| word.to_str())));
-        return exit::code(daemon::serve_as_child(arguments.get(3).is_some_and(|word| word == daemon::LEVEL_GIVEN)));
+        let level = logging::level_of(arguments.get(2).and_then(|word| word.to_str()));
+        let is_level_given = arguments.get(3).is_some_and(|word| word == daemon::LEVEL_GIVEN);
+        return exit::code(daemon::serve_as_child(level, is_level_given));
     }
     let command = match cli::parse(arguments) {
         Ok(command) => command,

@@ -97,5 +97,15 @@ fn samples(daemon: &Daemon) -> Vec<Sample> {
             samples.push(Sample::new(kind, name, "See the operations guide, HTTP.", value as f64));
         }
     }
+    if let Some(traces) = daemon.traces() {
+        let counted = traces.counted();
+        let help = "What became of spans: taken by the collector, not taken, thrown away because too many waited.";
+        for (outcome, spans) in
+            [("sent", counted.sent), ("refused", counted.refused), ("overflowed", counted.overflowed)]
+        {
+            let sample = Sample::new(SampleKind::Counter, "tenure_spans_total", help, spans as f64);
+            samples.push(sample.labelled("outcome", outcome));
+        }
+    }
     samples
 }
