@@ -31,6 +31,7 @@ mod stats;
 mod status;
 mod status_of_logs;
 mod topologies;
+mod traces;
 mod tubes_and_pause;
 
 use std::time::{Duration, Instant};
