@@ -32,6 +32,14 @@ pub(crate) fn table() -> Vec<Phase> {
             simulation_multi,
             "20,000 seeds of faults in a server of several processes break no promise",
         ),
+        row(
+            "simulation-cluster",
+            Run,
+            &["build"],
+            40,
+            simulation_cluster,
+            "40,000 seeds of faults among members of one database break no promise",
+        ),
         row("tests", Run, &["programs", "build"], 30, tests, "unit tests, and end to end over real sockets"),
         row("clients", Run, &["programs", "build"], 40, clients, "foreign clients do a full life cycle"),
         row("kills", Run, &["build"], 40, kills, "1,500 kills of a real server lose, double and reorder nothing"),
@@ -201,8 +209,53 @@ fn simulation_multi(step: &Step<'_>) -> anyhow::Result<String> {
     Ok(format!("{counts}; {rate}"))
 }
 
+/// Seeds of the merge check and what each simulates, then how often each thing must have been there: about half of what is
+/// usual.
+const SIMULATION_CLUSTER: [&str; 8] = ["--mode", "cluster", "--seeds", "1..40001", "--minutes", "10", "--threads", "2"];
+const SIMULATION_CLUSTER_FLOORS: [&str; 28] = [
+    "renewals=8000000",
+    "effects=2000000",
+    "finished=1300000",
+    "finishes_lost=1000",
+    "resumed_claims=7000",
+    "fenced_late=50000",
+    "fenced_expired=15000",
+    "fenced_missing=6000",
+    "fenced_changed=60000",
+    "gained=200000",
+    "suspended=100000",
+    "resumed=50000",
+    "takeovers_timed=2000",
+    "reaped=80000",
+    "rows_given_up=60000",
+    "executions_killed=20000",
+    "requests_carried_out=50000",
+    "cache_drops=400000",
+    "lock_waits=70000",
+    "lock_timeouts=20000",
+    "idle_timeouts=1500",
+    "rows_skipped=80000",
+    "rows_rechecked=40000",
+    "unknown_commits=300000",
+    "failovers=20000",
+    "database_restarts=20000",
+    "outages=20000",
+    "clock_steps=20000",
+];
+
+fn simulation_cluster(step: &Step<'_>) -> anyhow::Result<String> {
+    let floors = SIMULATION_CLUSTER_FLOORS.iter().flat_map(|floor| ["--floor", floor]);
+    let said = step.capture(built(step, "simulate").args(SIMULATION_CLUSTER).args(floors))?;
+    step.log(&said);
+    let mut lines = said.lines();
+    let counts = lines.next().unwrap_or_default();
+    let rate = lines.find(|line| line.contains("events/s")).unwrap_or_default();
+    Ok(format!("{counts}; {rate}"))
+}
+
 /// Of a hundred seeds: one hash over everything that happened.
-const REPLAY: [[&str; 6]; 2] = [
+const REPLAY: [[&str; 6]; 3] = [
+    ["--mode", "cluster", "--seeds", "1..101", "--minutes", "10"],
     ["--mode", "single", "--seeds", "1..101", "--events", "5000"],
     ["--mode", "multi", "--seeds", "1..101", "--events", "3000"],
 ];
@@ -219,7 +272,7 @@ fn replay(step: &Step<'_>) -> anyhow::Result<String> {
         step.run(debug.args(["--expect-hash", hash]))?;
         hashes.push(hash.to_owned());
     }
-    Ok(format!("100 seeds of each mode, hashes {}", hashes.join(" and ")))
+    Ok(format!("100 seeds of each mode, hashes {}", hashes.join(", ")))
 }
 
 fn planted(step: &Step<'_>) -> anyhow::Result<String> {

@@ -20,8 +20,6 @@ pub enum Bug {
     NoSelfFence,
     /// A registration is renewed although it has expired.
     RenewalIgnoresExpiry,
-    /// The reaper does not look again at a member that was renewed meanwhile.
-    ReapWithoutRecheck,
     /// The guard of the member looks, and locks nothing.
     GuardWithoutLock,
     /// Transactions do not begin with the guard of the member.
@@ -68,7 +66,6 @@ impl Bug {
         Bug::TrustFromReply,
         Bug::NoSelfFence,
         Bug::RenewalIgnoresExpiry,
-        Bug::ReapWithoutRecheck,
         Bug::GuardWithoutLock,
         Bug::NoMemberGuard,
         Bug::BackoffPastDeadline,

@@ -1,6 +1,8 @@
 //! Test tools: the process harness and its client, the reference model and its generators.
 
 pub mod client;
+pub mod cluster_sim;
+pub mod demonstration;
 pub mod disk;
 pub mod fuzz;
 pub mod history;

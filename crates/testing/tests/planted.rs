@@ -10,11 +10,12 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Once};
 
-use testing::{multi_sim, sim};
+use testing::{cluster_sim, multi_sim, sim};
 
 const SEEDS: u64 = 1_000;
 const EVENTS: u64 = 5_000;
 const MULTI_EVENTS: u64 = 3_000;
+const CLUSTER_MINUTES: u64 = 10;
 /// Fewer would be no proof.
 const BUGS_MIN: usize = 12;
 
@@ -78,6 +79,24 @@ impl Defect for MultiBug {
     }
 }
 
+/// Of members of a database; found by the simulation of a cluster.
+#[derive(Debug, Clone, Copy)]
+struct ClusterBug(cluster_core::planted::Bug);
+
+impl Defect for ClusterBug {
+    fn plant(self) {
+        cluster_core::planted::plant(Some(self.0));
+    }
+
+    fn take_away() {
+        cluster_core::planted::plant(None);
+    }
+
+    fn run(seed: u64) -> Result<(), String> {
+        cluster_sim::run(seed, CLUSTER_MINUTES).map(drop).map_err(|failure| failure.what)
+    }
+}
+
 /// The first seed that fails with the defect and passes without it, and what was wrong; and the seeds before it that
 /// fail either way.
 fn first_seed<D: Defect>(bug: D) -> (Option<(u64, String)>, Vec<u64>) {
@@ -122,6 +141,13 @@ fn all_are_found<D: Defect>(bugs: &[D]) {
                 PLANTS.set(true);
                 while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = first_seed(*bug);
+                    match &result.0 {
+                        Some((seed, what)) => {
+                            let first_line = what.lines().next().unwrap_or_default();
+                            println!("{bug:?}: seed {seed}: {first_line:.160}");
+                        }
+                        None => println!("{bug:?}: NOT FOUND in {SEEDS} seeds"),
+                    }
                     results.lock().expect("nothing panics while it adds").push((bug, result));
                 }
             });
@@ -130,15 +156,8 @@ fn all_are_found<D: Defect>(bugs: &[D]) {
     let results = results.into_inner().expect("nothing panics while it adds");
     let mut missed = Vec::new();
     for (bug, (found, fail_anyway)) in &results {
-        match found {
-            Some((seed, what)) => {
-                let first_line = what.lines().next().unwrap_or_default();
-                println!("{bug:?}: seed {seed}: {first_line:.160}");
-            }
-            None => {
-                println!("{bug:?}: NOT FOUND in {SEEDS} seeds");
-                missed.push(bug);
-            }
+        if found.is_none() {
+            missed.push(bug);
         }
         assert!(fail_anyway.is_empty(), "the seeds {fail_anyway:?} fail without {bug:?} too");
     }
@@ -159,4 +178,9 @@ fn every_planted_defect_of_several_processes_is_found_within_a_thousand_seeds() 
     let links = tubes_link::planted::Bug::ALL.iter().map(|bug| MultiBug::Link(*bug));
     let shells = multi_sim::planted::Bug::ALL.iter().map(|bug| MultiBug::Shell(*bug));
     all_are_found(&links.chain(shells).collect::<Vec<MultiBug>>());
+}
+
+#[test]
+fn every_planted_defect_of_a_cluster_is_found_within_a_thousand_seeds() {
+    all_are_found(&cluster_core::planted::Bug::ALL.iter().map(|bug| ClusterBug(*bug)).collect::<Vec<_>>());
 }

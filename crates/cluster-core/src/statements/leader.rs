@@ -58,10 +58,11 @@ pub static GIVE_UP: Sql = Sql::new(
     "UPDATE leader SET holder = NULL, lease_until = 0 WHERE holder IN (SELECT value FROM json_each($1)) RETURNING name",
 );
 
-/// Stands at the beginning of each transaction of a leader. Takes name, own id and epoch. No row: not the leader.
+/// Stands at the beginning of each transaction of a leader. Takes name, own id and epoch. No row: not the leader, or dead.
+/// It is the guard of the member too: a reap gives the leadership up without waiting for this transaction.
 pub static GUARD: Sql = Sql::new(
     "leader.guard",
-    "SELECT 1 FROM leader WHERE name = $1 AND holder = $2 AND epoch = $3 AND lease_until >= clock_timestamp() \
-     FOR KEY SHARE",
+    "SELECT 1 FROM leader JOIN member ON member.id = leader.holder WHERE name = $1 AND holder = $2 AND epoch = $3 \
+     AND leader.lease_until >= clock_timestamp() AND member.lease_until >= clock_timestamp() FOR KEY SHARE",
     "SELECT 1 FROM leader WHERE name = $1 AND holder = $2 AND epoch = $3",
 );

@@ -9,14 +9,18 @@
 //!     simulate --mode multi --seeds 1..1001 --events 4000 --floor offers=1000 --floor owner_restarts=500
 //!
 //! runs the server of several processes; each `--floor` is a count that the sum of all seeds must reach.
+//!
+//!     simulate --mode cluster --seeds 1..1001 --minutes 10 --floor failovers=100
+//!
+//! runs processes that share a database, each seed for so many simulated minutes.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use testing::multi_sim;
 use testing::sim::{Failure, Outcome, narrate, run};
+use testing::{cluster_sim, multi_sim};
 
 struct Arguments {
     first: u64,
@@ -24,13 +28,50 @@ struct Arguments {
     events: u64,
     threads: u64,
     hours_min: u64,
+    minutes: u64,
     narrate: bool,
-    is_multi: bool,
+    mode: Kind,
     /// Counts by name that the sum of all seeds must reach.
     floors: Vec<(String, u64)>,
     /// The hash that another build printed.
     expect_hash: Option<u64>,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Single,
+    Multi,
+    Cluster,
+}
+
+/// What the sum of all seeds says.
+trait Counted: Default + Send {
+    /// The sum of both.
+    fn and(self, other: Self) -> Self;
+    /// Hash, simulated nanoseconds, events.
+    fn figures(&self) -> (u64, u64, u64);
+    fn counts(&self) -> Vec<(&'static str, u64)>;
+}
+
+macro_rules! counted {
+    ($($sim:ident),*) => {$(
+        impl Counted for $sim::Outcome {
+            fn and(self, other: Self) -> Self {
+                $sim::Outcome::and(self, other)
+            }
+
+            fn figures(&self) -> (u64, u64, u64) {
+                (self.hash, self.simulated_ns, self.events)
+            }
+
+            fn counts(&self) -> Vec<(&'static str, u64)> {
+                $sim::Outcome::counts(self)
+            }
+        }
+    )*};
+}
+
+counted!(multi_sim, cluster_sim);
 
 fn main() -> ExitCode {
     let arguments = match parse(std::env::args().skip(1)) {
@@ -40,11 +81,26 @@ fn main() -> ExitCode {
             eprintln!("usage: simulate --seeds A..B [--events N] [--threads N] [--hours-min N] [--expect-hash H]");
             eprintln!("       simulate --narrate SEED [--events N]");
             eprintln!("       each with --mode multi [--floor NAME=COUNT]...: a server of several processes");
+            eprintln!("       or with --mode cluster [--minutes N] [--floor NAME=COUNT]...: members of one database");
             return ExitCode::from(5);
         }
     };
-    if arguments.is_multi {
-        return multi(&arguments);
+    let (events, minutes) = (arguments.events, arguments.minutes);
+    match arguments.mode {
+        Kind::Single => {}
+        Kind::Multi if arguments.narrate => return narrated(multi_sim::narrate(arguments.first, events)),
+        Kind::Multi => {
+            let events_min = (arguments.end - arguments.first) * events;
+            return counted(&arguments, events_min, |seed| {
+                multi_sim::run(seed, events).map_err(|failure| (failure.seed, failure.to_string()))
+            });
+        }
+        Kind::Cluster if arguments.narrate => return narrated(cluster_sim::narrate(arguments.first, minutes)),
+        Kind::Cluster => {
+            return counted(&arguments, 0, |seed| {
+                cluster_sim::run(seed, minutes).map_err(|failure| (failure.seed, failure.to_string()))
+            });
+        }
     }
     if arguments.narrate {
         return match narrate(arguments.first, arguments.events) {
@@ -92,24 +148,29 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The server of several processes.
-fn multi(arguments: &Arguments) -> ExitCode {
-    if arguments.narrate {
-        return match multi_sim::narrate(arguments.first, arguments.events) {
-            Ok(outcome) => {
-                println!("{outcome:?}");
-                ExitCode::SUCCESS
-            }
-            Err(failure) => {
-                eprintln!("{failure}");
-                ExitCode::FAILURE
-            }
-        };
+fn narrated(result: Result<impl std::fmt::Debug, impl std::fmt::Display>) -> ExitCode {
+    match result {
+        Ok(outcome) => {
+            println!("{outcome:?}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+/// Runs all seeds of a simulation whose counts have floors.
+fn counted<O: Counted>(
+    arguments: &Arguments,
+    events_min: u64,
+    run: impl Fn(u64) -> Result<O, (u64, String)> + Sync,
+) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let begin = Instant::now();
     let next = AtomicU64::new(arguments.first);
-    let result = Mutex::new((multi_sim::Outcome::default(), Vec::new()));
+    let result = Mutex::new((O::default(), Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..arguments.threads {
             scope.spawn(|| {
@@ -118,10 +179,10 @@ fn multi(arguments: &Arguments) -> ExitCode {
                     if seed >= arguments.end {
                         return;
                     }
-                    let ran = multi_sim::run(seed, arguments.events);
+                    let ran = run(seed);
                     let mut result = result.lock().expect("no thread panics while it adds");
                     match ran {
-                        Ok(outcome) => result.0 = result.0.and(outcome),
+                        Ok(outcome) => result.0 = std::mem::take(&mut result.0).and(outcome),
                         Err(failure) => result.1.push(failure),
                     }
                 }
@@ -129,23 +190,24 @@ fn multi(arguments: &Arguments) -> ExitCode {
         }
     });
     let (sum, mut failures) = result.into_inner().expect("no thread panics while it adds");
-    failures.sort_by_key(|failure| failure.seed);
+    failures.sort();
     let seconds = begin.elapsed().as_secs_f64();
-    for failure in failures.iter().take(5) {
+    for (_, failure) in failures.iter().take(5) {
         eprintln!("{failure}");
     }
     let seeds = arguments.end - arguments.first;
-    let hours = sum.simulated_ns / 3_600_000_000_000;
-    println!("{seeds} seeds, {} events, {hours} simulated hours, hash {:016x}", sum.events, sum.hash);
+    let (hash, simulated_ns, events) = sum.figures();
+    let hours = simulated_ns / 3_600_000_000_000;
+    println!("{seeds} seeds, {events} events, {hours} simulated hours, hash {hash:016x}");
     let counts = sum.counts();
     let words: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
     println!("{}", words.join(", "));
-    println!("{:.0} events/s on {} threads, {seconds:.1} s", sum.events as f64 / seconds, arguments.threads);
+    println!("{:.0} events/s on {} threads, {seconds:.1} s", events as f64 / seconds, arguments.threads);
     if !failures.is_empty() {
         eprintln!("{} of {seeds} seeds failed", failures.len());
         return ExitCode::FAILURE;
     }
-    let mut is_enough = sum.events >= seeds * arguments.events;
+    let mut is_enough = events >= events_min;
     for (name, floor) in &arguments.floors {
         let count = counts.iter().find(|(known, _)| known == name).map_or(0, |(_, count)| *count);
         if count < *floor {
@@ -157,7 +219,7 @@ fn multi(arguments: &Arguments) -> ExitCode {
         eprintln!("a floor was not reached");
         return ExitCode::FAILURE;
     }
-    if arguments.expect_hash.is_some_and(|expected| expected != sum.hash) {
+    if arguments.expect_hash.is_some_and(|expected| expected != hash) {
         eprintln!("the same seeds gave another hash elsewhere");
         return ExitCode::FAILURE;
     }
@@ -197,8 +259,9 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         events: 5_000,
         threads: 2,
         hours_min: 0,
+        minutes: 10,
         narrate: false,
-        is_multi: false,
+        mode: Kind::Single,
         floors: Vec::new(),
         expect_hash: None,
     };
@@ -220,10 +283,11 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
                 arguments.end = arguments.first + 1;
             }
             "--mode" => {
-                arguments.is_multi = match value.as_str() {
-                    "multi" => true,
-                    "single" => false,
-                    _ => return Err(format!("{value:?} is no mode: single or multi")),
+                arguments.mode = match value.as_str() {
+                    "single" => Kind::Single,
+                    "multi" => Kind::Multi,
+                    "cluster" => Kind::Cluster,
+                    _ => return Err(format!("{value:?} is no mode: single, multi or cluster")),
                 };
             }
             "--floor" => {
@@ -232,6 +296,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
                 arguments.floors.push(floor.ok_or_else(|| format!("{value:?} is not NAME=COUNT"))?);
             }
             "--events" => arguments.events = number()?,
+            "--minutes" => arguments.minutes = number()?,
             "--threads" => arguments.threads = number()?.max(1),
             "--expect-hash" => {
                 let hash = u64::from_str_radix(&value, 16);
