@@ -1,6 +1,7 @@
 //! Test tools: the process harness and its client, the reference model and its generators.
 
 pub mod client;
+pub mod demo_work;
 pub mod disk;
 pub mod fuzz;
 pub mod history;
