@@ -68,6 +68,14 @@ pub(crate) fn table() -> Vec<Phase> {
             "each fault of several processes, under load, loses and doubles nothing",
         ),
         row(
+            "cluster",
+            Run,
+            &["programs", "build"],
+            40,
+            cluster,
+            "each fault of members that share a database, under load, breaks no promise and needs no help",
+        ),
+        row(
             "connections",
             Run,
             &["programs", "build"],
@@ -321,6 +329,17 @@ fn supervision(step: &Step<'_>) -> anyhow::Result<String> {
     let mut matrix = built(step, "supervision_matrix");
     matrix.arg(step.target.join(PROFILE).join("tenure")).args(["--repeats", SUPERVISION]);
     let said = step.capture(matrix.env("PATH", tools::search_path(step.target)?))?;
+    step.log(&said);
+    Ok(said.lines().last().unwrap_or_default().to_owned())
+}
+
+/// How often PostgreSQL's restarts are played, 20 each; the floor of the merge check is 60.
+const CLUSTER: &str = "3";
+
+fn cluster(step: &Step<'_>) -> anyhow::Result<String> {
+    let mut matrix = built(step, "cluster_matrix");
+    matrix.args(["--repeats", CLUSTER]).env("PATH", tools::search_path(step.target)?);
+    let said = step.capture(&mut matrix)?;
     step.log(&said);
     Ok(said.lines().last().unwrap_or_default().to_owned())
 }

@@ -12,9 +12,9 @@ use std::time::Duration;
 use cluster_core::scripts::reap::{Kept, ReapSteps};
 use cluster_core::scripts::request::Request;
 use cluster_core::{
-    Call, CallAnswer, CallContext, Change, ConnectError, Coordinator, CoordinatorSettings, FenceReason, Input,
+    Boot, Call, CallAnswer, CallContext, Change, ConnectError, Coordinator, CoordinatorSettings, FenceReason, Input,
     LeaseAgent, LeaseInput, LeaseOutput, LeaseSettings, MemberId, Mode, Notice, Output, Process, Refusal, Times, View,
-    scripts,
+    leadership, scripts,
 };
 use database::notices::Event;
 use database::postgres::{Connection, Connector};
@@ -31,6 +31,7 @@ use crate::leadership::{LeadershipChange, Listeners};
 use crate::lease_thread::{INPUTS_MAX, LeaseRoute, LeaseThread, SchemaCheck, dead_neighbours, server_of};
 use crate::retention::Retention;
 use crate::standing::Standing;
+use crate::tickets::Turns;
 
 /// What the lease thread may say before the daemon takes it: more than it says in a minute.
 const EVENTS_MAX: usize = 1_024;
@@ -103,6 +104,7 @@ struct Inner {
     questions: mpsc::Sender<Question>,
     /// Who waits for a ticket or an answer looks again when it changes.
     stirred: watch::Receiver<u64>,
+    turns: Turns,
 }
 
 /// What must be dropped from caches.
@@ -186,6 +188,7 @@ impl Cluster {
             started,
             questions,
             stirred,
+            turns: Turns::default(),
         }));
         LeaseThread {
             agent,
@@ -217,6 +220,8 @@ impl Cluster {
             stir,
             calls: JoinSet::new(),
             set_lease: None,
+            lease_trouble: None,
+            beats: Beats { good_at: clock::boot(), failure: None, is_stuck: false },
         };
         let timer = Timer::new()?;
         tokio::spawn(task.run(timer, heard, asked));
@@ -414,6 +419,10 @@ impl Cluster {
         self.0.stirred.clone()
     }
 
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.0.turns
+    }
+
     async fn tell(&self, input: Input) -> bool {
         self.0.questions.send(Question::Tell(input)).await.is_ok()
     }
@@ -449,6 +458,18 @@ struct Task {
     stir: watch::Sender<u64>,
     calls: JoinSet<(u64, Result<CallAnswer, DbError>)>,
     set_lease: Option<oneshot::Sender<Result<(), Refusal>>>,
+    lease_trouble: Option<String>,
+    beats: Beats,
+}
+
+/// How the beats go.
+struct Beats {
+    /// When one ended without a failure, or an identity was registered.
+    good_at: Boot,
+    /// What failed in the present one, or in the one before.
+    failure: Option<String>,
+    /// It has been said that they fail for longer than a lease.
+    is_stuck: bool,
 }
 
 impl Task {
@@ -465,6 +486,10 @@ impl Task {
         let _ = inputs.send(Input::MayLead { name: cluster_core::leadership::SCHEDULER, is_able: true }).await;
         tokio::spawn(tell_of_listening(self.cluster.0.database.clone(), inputs.clone()));
         let mut out = Vec::new();
+        // It is assumed that this program can do each leadership's work, until it is said that it cannot.
+        for name in leadership::ALL {
+            self.coordinator.handle(clock::boot(), Input::MayLead { name, is_able: true }, &mut out);
+        }
         let mut stops: Vec<oneshot::Sender<()>> = Vec::new();
         loop {
             let deadline = self.coordinator.next_deadline();
@@ -552,7 +577,9 @@ impl Task {
         match event {
             LeaseOutput::Registered { id, no, server, retired, lease } => {
                 tracing::info!("registered as member {no} ({id}) with a lease of {lease:?}");
-                self.trouble.send_replace(Trouble::default());
+                self.lease_trouble = None;
+                self.beats.good_at = clock::boot();
+                self.tell_trouble();
                 return Some(Input::Registered { id, no, server, retired });
             }
             LeaseOutput::Fenced { retired, next, reason, clocks_jumped } => {
@@ -573,11 +600,11 @@ impl Task {
             LeaseOutput::Failed { what, error, .. } => {
                 count(&figures.lease_failures);
                 tracing::warn!("{what} failed, and is tried again: {error}");
-                self.failed(&error_text(&error));
+                self.lease_failed(&error_text(&error));
             }
             LeaseOutput::Refused { refusal, .. } => {
                 tracing::error!("not registered: {refusal}");
-                self.failed(&refusal.to_string());
+                self.lease_failed(&refusal.to_string());
             }
             LeaseOutput::ClockWarning { clock, by_ms } => {
                 count(&figures.clock_jumps);
@@ -600,7 +627,9 @@ impl Task {
                 }
             }
             LeaseOutput::Valid { until } => {
-                self.trouble.send_if_modified(|trouble| trouble.message.take().is_some());
+                if self.lease_trouble.take().is_some() {
+                    self.tell_trouble();
+                }
                 return Some(Input::Valid { until });
             }
             LeaseOutput::Connect { .. }
@@ -665,6 +694,7 @@ impl Task {
                 count(&figures.beats);
                 self.stir();
                 let _ = self.lease.try_send(LeaseInput::Beat);
+                self.beat_ended();
             }
             Output::Alive(view) => drop(self.seen.send_replace(view)),
             Output::Vanished(ids) => tracing::info!("members are gone: {ids:?}"),
@@ -680,6 +710,7 @@ impl Task {
             Output::Failed { what, error } => {
                 count(&figures.call_failures);
                 tracing::warn!("{what} failed: {error}");
+                self.beats.failure = Some(format!("{what} failed: {error}"));
             }
             Output::StopRenewal => {
                 let lease = self.lease.clone();
@@ -692,12 +723,12 @@ impl Task {
     fn call(&mut self, call: u64, what: Call) {
         let times = self.cluster.0.times;
         let limit = what.limit(&times);
-        let bound = times.guarded_limit();
+        let guarded = self.cluster.guarded_limits();
+        // Where they are the usual ones, as with the default times, nothing has to be set before each statement.
         let limits = Limits {
-            statement: times.statement_timeout.min(bound),
-            lock: times.lock_timeout().min(bound),
-            idle: bound,
-            transaction: bound,
+            statement: guarded.statement.min(times.statement_timeout),
+            lock: guarded.lock.min(times.lock_timeout()),
+            ..guarded
         };
         let script = what.script(&self.context);
         let database = self.cluster.0.database.clone();
@@ -730,8 +761,36 @@ impl Task {
         });
     }
 
-    fn failed(&self, message: &str) {
-        self.trouble.send_replace(Trouble { message: Some(message.to_owned()) });
+    fn lease_failed(&mut self, message: &str) {
+        self.lease_trouble = Some(message.to_owned());
+        self.tell_trouble();
+    }
+
+    /// Says it when beats have failed for longer than a lease: the lease has a connection of its own and goes on, so from
+    /// outside this process looks well.
+    fn beat_ended(&mut self) {
+        let now = clock::boot();
+        if let Some(failure) = self.beats.failure.take() {
+            let length = now.since(self.beats.good_at);
+            if length > self.context.lease {
+                let what = format!("this process is stuck: no beat has succeeded for {length:.1?}: {failure}");
+                if !std::mem::replace(&mut self.beats.is_stuck, true) {
+                    tracing::error!("{what}");
+                }
+                self.trouble.send_replace(Trouble { message: Some(self.lease_trouble.clone().unwrap_or(what)) });
+            }
+            return;
+        }
+        self.beats.good_at = now;
+        if std::mem::replace(&mut self.beats.is_stuck, false) {
+            tracing::info!("beats succeed again");
+            self.tell_trouble();
+        }
+    }
+
+    fn tell_trouble(&self) {
+        let message = self.lease_trouble.clone();
+        self.trouble.send_if_modified(|trouble| std::mem::replace(&mut trouble.message, message.clone()) != message);
     }
 
     fn stir(&self) {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster_core::{
-    ConnectError, LeaseAgent, LeaseAnswer, LeaseCall, LeaseInput, LeaseOutput, MemberId, Server, Times,
+    Boot, ConnectError, LeaseAgent, LeaseAnswer, LeaseCall, LeaseInput, LeaseOutput, MemberId, Server, Times,
 };
 use database::postgres::{Connection, Connector, ServerIdentity};
 use database::{Database, Limits};
@@ -86,6 +86,7 @@ impl LeaseThread {
         let mut connection: Option<Connection> = None;
         let mut flight: Option<Flight> = None;
         let mut out = Vec::new();
+        let mut watch = BeatWatch::default();
         loop {
             let deadline = self.agent.next_deadline();
             let input = tokio::select! {
@@ -105,7 +106,12 @@ impl LeaseThread {
                     input
                 }
             };
-            self.agent.handle(clock::now(), input, &mut out);
+            let now = clock::now();
+            if matches!(input, LeaseInput::Beat) {
+                watch.beat(now.boot);
+            }
+            watch.look(now.boot, self.times.lease);
+            self.agent.handle(now, input, &mut out);
             for output in out.drain(..) {
                 match &output {
                     LeaseOutput::Connect { call } => flight = Some(self.connect(*call)),
@@ -120,11 +126,15 @@ impl LeaseThread {
                         for id in retired {
                             held.remove(id);
                         }
+                        watch.registered(now.boot);
                         self.standing.registered(Registration { id: *id, no: *no, lease: *lease, server: *server });
                     }
                     LeaseOutput::LeaseSet { lease, result: Ok(()) } => self.standing.lease_set(*lease),
                     LeaseOutput::Valid { until } => self.standing.valid_until(*until),
-                    LeaseOutput::Fenced { .. } => self.standing.fenced(),
+                    LeaseOutput::Fenced { .. } => {
+                        watch = BeatWatch::default();
+                        self.standing.fenced();
+                    }
                     LeaseOutput::StopExecutions { retired } => self.stop_executions(*retired),
                     LeaseOutput::Abandoned { id, .. } => {
                         held.remove(id);
@@ -216,6 +226,38 @@ impl LeaseThread {
     }
 }
 
+/// Looks whether the rest of the process goes on. Nobody but this thread can say it when all others are blocked.
+#[derive(Debug, Default)]
+struct BeatWatch {
+    /// When a beat ended, or the identity was registered; `None`: there is none.
+    last: Option<Boot>,
+    is_stuck: bool,
+}
+
+impl BeatWatch {
+    const fn registered(&mut self, now: Boot) {
+        self.last = Some(now);
+    }
+
+    fn beat(&mut self, now: Boot) {
+        self.last = self.last.map(|_| now);
+        if std::mem::replace(&mut self.is_stuck, false) {
+            tracing::info!("the process beats again");
+        }
+    }
+
+    /// At each turn of the thread, so at each renewal.
+    fn look(&mut self, now: Boot, lease: Duration) {
+        let Some(last) = self.last.filter(|last| now.since(*last) > lease) else { return };
+        if !std::mem::replace(&mut self.is_stuck, true) {
+            tracing::error!(
+                "this process is stuck: no beat has ended for {:.1?}; its lease is kept all the same",
+                now.since(last)
+            );
+        }
+    }
+}
+
 async fn answered(
     limit: Duration,
     call: impl Future<Output = Result<LeaseAnswer, DbError>>,
@@ -272,6 +314,22 @@ pub(crate) fn dead_neighbours(folder: &Path, members: impl IntoIterator<Item = M
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_without_beats_is_stuck_once_until_it_beats_again() {
+        let (lease, at) = (Duration::from_secs(20), |seconds: u64| Boot(seconds * 1_000_000_000));
+        let mut watch = BeatWatch::default();
+        watch.look(at(100), lease);
+        assert!(!watch.is_stuck, "not registered");
+        watch.registered(at(100));
+        watch.look(at(120), lease);
+        assert!(!watch.is_stuck);
+        watch.look(at(121), lease);
+        assert!(watch.is_stuck);
+        watch.beat(at(130));
+        watch.look(at(150), lease);
+        assert!(!watch.is_stuck);
+    }
 
     #[test]
     fn a_neighbour_is_dead_only_if_its_file_is_here_and_nobody_holds_it() {

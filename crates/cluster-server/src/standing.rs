@@ -124,6 +124,11 @@ impl Standing {
         self.is_valid().then(|| self.leading().get(name).copied())?
     }
 
+    /// Whether this identity is the one that is registered, trusted at the moment or not.
+    pub(crate) fn is_registered(&self, member: MemberId) -> bool {
+        matches!(self.0.phase.borrow().0, Phase::Registered(registration) if registration.id == member)
+    }
+
     fn is_valid(&self) -> bool {
         clock::boot().0 < self.0.valid_until.load(Ordering::Acquire)
     }

@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod cluster_sim;
+pub mod demo_work;
 pub mod demonstration;
 pub mod disk;
 pub mod fuzz;

@@ -57,7 +57,7 @@ pub fn resident(pid: u32) -> u64 {
 
 /// CPU time of all its threads so far.
 #[track_caller]
-pub(crate) fn cpu(pid: u32) -> Duration {
+pub fn cpu(pid: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("threads of a running process");
     let nanoseconds = threads.filter_map(|thread| {
         // A thread that ended between the two looks has no file any more.

@@ -309,6 +309,19 @@ fn a_leadership_that_is_released_can_be_taken_at_once() {
     );
 }
 
+/// A take that began before the registration was ended must not commit after it.
+#[test]
+fn a_leadership_is_never_taken_by_who_is_gone_gc1() {
+    check(
+        "stop_and_contest",
+        &expect![[r#"
+            7 orders, 5 waits
+               6  stop: "gone" | contest: "of 0 in 0" | "led by nobody"
+               1  stop: "gone" | contest: "taken in 1" | "led by nobody"
+        "#]],
+    );
+}
+
 #[test]
 fn two_who_want_a_ticket_that_is_freed_get_it_in_their_turn() {
     check(

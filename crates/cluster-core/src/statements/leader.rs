@@ -11,6 +11,9 @@ pub const ALL: &[&Sql] = &[&CONTEST, &SEIZE, &RELEASE, &GIVE_UP, &GUARD];
 /// Gives for each name: name, `renewed`, `taken` or `other`, epoch, holder or NULL, ms left (NULL: given up).
 /// `other` shows the row as it was: somebody else's, or locked by a guarded transaction of the former holder, or held by the
 /// caller in an epoch it does not know of, after a take whose answer was lost. Never waits for a guarded transaction.
+///
+/// Whoever takes has its registration locked as [`super::member::GUARD`] does. Without that, a take that had begun before
+/// the registration was ended could commit after it, and a leadership would be held by nobody that lives.
 pub static CONTEST: Sql = Sql::new(
     "leader.contest",
     "WITH want AS (SELECT name, epoch FROM unnest($2::text[], $3::bigint[]) AS w (name, epoch)), \
@@ -18,9 +21,9 @@ pub static CONTEST: Sql = Sql::new(
      WHERE leader.name = want.name AND leader.epoch = want.epoch AND leader.holder = $1 \
      AND leader.lease_until >= clock_timestamp() RETURNING leader.name, leader.epoch, \
      floor(extract(epoch FROM leader.lease_until - clock_timestamp()) * 1000)::bigint AS left_ms), \
+     me AS (SELECT 1 FROM member WHERE id = $1 AND lease_until >= clock_timestamp() FOR KEY SHARE), \
      free AS (SELECT leader.name FROM leader JOIN want ON leader.name = want.name AND want.epoch = 0 \
-     WHERE (holder IS NULL OR lease_until < clock_timestamp()) \
-     AND EXISTS (SELECT 1 FROM member WHERE id = $1 AND member.lease_until >= clock_timestamp()) \
+     WHERE (holder IS NULL OR lease_until < clock_timestamp()) AND EXISTS (SELECT 1 FROM me) \
      FOR UPDATE OF leader SKIP LOCKED), \
      taken AS (UPDATE leader SET epoch = GREATEST(leader.epoch + 1, $5), holder = $1, \
      lease_until = clock_timestamp() + $4 * interval '1 millisecond' FROM free \

@@ -41,6 +41,7 @@ pub const ALL: &[(&str, Build)] = &[
     ("two_reaps", two_reaps),
     ("stop_and_reap", stop_and_reap),
     ("release_and_contest", release_and_contest),
+    ("stop_and_contest", stop_and_contest),
     ("three_of_two_tickets", three_of_two_tickets),
 ];
 
@@ -427,6 +428,22 @@ fn release_and_contest() -> Case {
     Case::new(vec![register(M1), register(M2), contest(M1, 0)])
         .session("1", vec![release()])
         .session("2", vec![contest(M2, 0), contest(M2, 0)])
+}
+
+/// A member that stops, and a contest of its own that is late.
+fn stop_and_contest() -> Case {
+    let holder = || {
+        run(|| {
+            view::view(M1, 0).map(|seen| {
+                let leader = seen.leaders.into_iter().find(|leader| leader.name == NAME);
+                leader.and_then(|leader| leader.holder).map_or("led by nobody", |_| "led by who is gone")
+            })
+        })
+    };
+    Case::new(vec![register(M1)])
+        .session("stop", vec![run(|| reap::deregister(M1).map(|_| "gone"))])
+        .session("contest", vec![contest(M1, 0)])
+        .finally(vec![holder()])
 }
 
 /// One ticket of two is freed while two more want one.

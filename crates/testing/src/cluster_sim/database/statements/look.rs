@@ -102,8 +102,31 @@ impl Database {
             (running.stage, running.candidates, running.at) = (1, None, 0);
         }
         if running.stage == 1 {
+            // The registration is locked once something is free; a taker that is being reaped waits for the reaper.
+            let is_free = |row: &Leader| wanted(row.name) == Some(0) && (row.holder.is_none() || row.lease_until < now);
+            let mut lives = false;
+            if self.leaders.seen(snapshot).any(|(_, row)| is_free(row)) {
+                self.touch(txn, Where::Member);
+                let place = Place { table: Where::Member, strength: Strength::KeyShare, wait: Wait::Block };
+                let ended = scan(
+                    &mut self.members,
+                    place,
+                    now,
+                    txn,
+                    running,
+                    &mut counts,
+                    |row, at| row.id == me && row.lease_until >= at,
+                    |_, _, _| {
+                        lives = true;
+                        Change::Keep
+                    },
+                );
+                if let Scan::Wait(row) = ended {
+                    return Flow::Wait(row);
+                }
+                (running.candidates, running.at) = (None, 0);
+            }
             // FOR UPDATE SKIP LOCKED, then the update of what was locked.
-            let lives = self.members.seen(snapshot).find(|(_, row)| row.id == me).map(|(_, row)| row.lease_until);
             let place = Place { table: Where::Leader, strength: Strength::Update, wait: Wait::Skip };
             let ended = scan(
                 &mut self.leaders,
@@ -115,7 +138,7 @@ impl Database {
                 |row, at| {
                     wanted(row.name) == Some(0)
                         && (row.holder.is_none() || row.lease_until < at)
-                        && (is(Bug::FencedContests) || lives.is_some_and(|until| until >= at))
+                        && (is(Bug::FencedContests) || lives)
                 },
                 |row, at, answer| {
                     let epoch = (row.epoch + 1).max(epoch_min);
