@@ -104,7 +104,11 @@ fn main() -> ExitCode {
             });
         }
     });
-    let failed = failed.into_inner().expect("nothing panics while it counts");
+    let mut failed = failed.into_inner().expect("nothing panics while it counts");
+    if only.is_empty() && crew::REQUESTS.load(Ordering::Relaxed) == 0 {
+        println!("FAILED: no request was carried out in any row");
+        failed += 1;
+    }
     println!("{} rows, {failed} failed, {:.0} s", runs.len(), begin.elapsed().as_secs_f64());
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
