@@ -135,7 +135,8 @@ fn shipped(step: &Step<'_>) -> anyhow::Result<String> {
 /// The lines `package [feature,feature]` with a feature for tests.
 fn test_features_in(tree: &str) -> Vec<String> {
     let has = |line: &str| {
-        let (_, features) = line.split_once('[')?;
+        // Only packages of this workspace have a folder; what others call their features is their own matter.
+        let (_, features) = line.split_once(" (/")?.1.split_once('[')?;
         let (features, _) = features.split_once(']')?;
         features.split(',').any(|feature| TEST_FEATURES.contains(&feature)).then_some(())
     };
@@ -413,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_planted_defect_in_the_program_is_found() {
-        let tree = "tenure v0.1.0 (/x) []\ntubes-core v0.1.0 (/x) [default,planted-bugs] (*)\nplanted-bugs v1 [std]\n";
+        let tree = "tenure v0.1.0 (/x) []\ntubes-core v0.1.0 (/x) [default,planted-bugs] (*)\nplanted-bugs v1 [std]\nother v1 [trace]\n";
         assert_eq!(test_features_in(tree), ["a feature for tests: tubes-core v0.1.0 (/x) [default,planted-bugs] (*)"]);
     }
 }
