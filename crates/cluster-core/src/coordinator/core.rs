@@ -435,7 +435,8 @@ impl Coordinator {
         let Some(me) = self.me else { return };
         if self.settings.mode == Mode::Shared {
             let away_max = self.settings.times.beat * MISSED_BEATS_MAX;
-            if self.read_at.is_some_and(|read_at| now.since(read_at) > away_max) {
+            // At the first look too: changes may be pruned that came after something was cached.
+            if self.read_at.is_none_or(|read_at| now.since(read_at) > away_max) {
                 out.push(Output::DropAllCaches);
             } else if !seen.cache_changes.is_empty() {
                 out.push(Output::DropCaches(seen.cache_changes));

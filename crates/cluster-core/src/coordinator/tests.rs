@@ -152,6 +152,10 @@ fn a_start_listens_reaps_looks_and_contests_in_this_order() {
     play.answer("reap", CallAnswer::Reaped(Reaped::default()));
     assert!(matches!(&play.calls[..], [(_, Call::View { open_from: 0, .. })]));
     play.answer("view", CallAnswer::Seen(seen(&[ME, OTHER])));
+    assert!(
+        play.says(|said| matches!(said, Output::DropAllCaches)),
+        "what was cached before the first look is not known"
+    );
     let expected = vec![(SCHEDULER, 0)];
     let floor = 2 << 32;
     assert!(matches!(

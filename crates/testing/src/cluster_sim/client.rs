@@ -499,7 +499,7 @@ impl World {
         let Some(ended) = &mut self.runs[run as usize] else { return };
         let was_client_gone = std::mem::replace(&mut ended.is_client_gone, true);
         let snapshot_seq = ended.snapshot_seq;
-        let purpose = std::mem::replace(&mut ended.purpose, Purpose::Foreign);
+        let purpose = ended.purpose.clone();
         self.free_if_over(run);
         if was_client_gone {
             return;

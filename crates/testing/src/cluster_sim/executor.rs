@@ -151,6 +151,7 @@ impl World {
     }
 
     pub(super) fn drop_cache(&mut self, index: usize, name: usize) {
+        say!(self, "P{index} drops {name}, {:?}", self.processes[index].cache[name]);
         self.processes[index].cache[name] = None;
         self.processes[index].cache_drops[name] += 1;
     }
@@ -227,6 +228,7 @@ impl World {
                 self.send_notice(index, &Notice::cache());
             }
             (Action::Read(name, drops), Ok(Outcome::Version(version))) => {
+                say!(self, "P{index} has read version {version} of {name}");
                 let process = &mut self.processes[index];
                 let name = name as usize;
                 // What was dropped while it was read is not kept.

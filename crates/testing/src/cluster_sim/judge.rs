@@ -202,6 +202,7 @@ impl World {
         }
         for row in &committed.config {
             let seq = self.database.seq;
+            say!(self, "setting {} has version {}", row.name, row.version);
             self.judge.ghost.versions[row.name as usize].push((seq, row.version));
         }
         for ticket in &committed.run_tickets_deleted {
@@ -356,7 +357,8 @@ impl World {
             if row.state == State::Running && !living.contains(&row.owner) {
                 breaks(format!("row {} is held by the dead: {row:?}", row.id));
             }
-            if row.state == State::Ready && row.due < now_us - 200_000_000 {
+            // One with a lane may have waited for it until just now.
+            if row.state == State::Ready && row.lane == 0 && row.due < now_us - 200_000_000 {
                 breaks(format!("row {} is due for {} s", row.id, (now_us - row.due) / 1_000_000));
             }
         }

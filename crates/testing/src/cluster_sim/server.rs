@@ -13,7 +13,7 @@ use super::world::{Event, Mail, RunResult, Thread, World, say};
 use crate::demonstration::Outcome;
 
 /// What a transaction is for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Purpose {
     Lease {
         call: u64,
@@ -570,10 +570,21 @@ impl World {
         }
         for number in self.faults.oldest_run..self.runs.len() {
             let Some(run) = &mut self.runs[number] else { continue };
-            if process.is_some_and(|process| process != run.process) || matches!(run.purpose, Purpose::Foreign) {
+            if process.is_some_and(|process| process != run.process) || matches!(run.code, Code::None) {
                 continue;
             }
             if run.has_result {
+                // What its server still had to do for it is lost with the connection.
+                run.first = None;
+                if let Some(running) = run.running.take() {
+                    self.database.forget(&running);
+                }
+                if run.waits_for.take().is_some() {
+                    self.waiting.retain(|waiting| *waiting as usize != number);
+                }
+                let txn = run.txn.take();
+                self.abort(txn);
+                self.free_if_over(number as u32);
                 continue;
             }
             if let Some(running) = run.running.take() {
