@@ -21,7 +21,7 @@ const ASK_INTERVAL: Duration = Duration::from_millis(2);
 /// What stands before the path of the status socket in the server's log.
 const STATUS_WORDS: &str = "status at ";
 /// What stands there when all processes serve.
-const SERVING_WORDS: &str = " serving owners=";
+const SERVING_WORDS: &str = " serving processes=";
 
 /// Starts a server of `topology` without a log, puts `load` on it for `length` and ends it. With `quotas` owners and
 /// frontends, or the one process, are limited.

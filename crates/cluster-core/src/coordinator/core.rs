@@ -45,6 +45,8 @@ pub struct Coordinator {
     /// What the last successful read gave, and when it was asked for.
     open_from: i64,
     read_at: Option<Boot>,
+    /// The database's time at that read, ms. Rows of changes are pruned by that clock, which may be stepped forward.
+    read_db_ms: i64,
     view: Arc<View>,
     reap_at: Option<Boot>,
     /// After an outage the members get a beat's time to register anew.
@@ -157,6 +159,7 @@ impl Coordinator {
             in_hand: BTreeSet::new(),
             open_from: 0,
             read_at: None,
+            read_db_ms: 0,
             view: Arc::default(),
             reap_at: None,
             periodic_reap_from: Boot(0),
@@ -436,14 +439,16 @@ impl Coordinator {
         if self.settings.mode == Mode::Shared {
             let away_max = self.settings.times.beat * MISSED_BEATS_MAX;
             // At the first look too: changes may be pruned that came after something was cached.
-            if self.read_at.is_none_or(|read_at| now.since(read_at) > away_max) {
+            let passed_db_ms = seen.db_ms.saturating_sub(self.read_db_ms);
+            let is_pruned = u128::try_from(passed_db_ms).is_ok_and(|passed| passed > away_max.as_millis());
+            if is_pruned || self.read_at.is_none_or(|read_at| now.since(read_at) > away_max) {
                 out.push(Output::DropAllCaches);
             } else if !seen.cache_changes.is_empty() {
                 out.push(Output::DropCaches(seen.cache_changes));
             }
             self.open_from = seen.open_from;
         }
-        self.read_at = Some(sent);
+        (self.read_at, self.read_db_ms) = (Some(sent), seen.db_ms);
         let is_alive = |members: &[super::MemberSeen], id| {
             members.iter().any(|seen: &super::MemberSeen| seen.id == id && seen.left_ms >= 0)
         };
