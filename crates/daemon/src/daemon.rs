@@ -291,6 +291,8 @@ async fn wait(
     tls: Option<&Tls>,
 ) -> Result<Duration, DaemonError> {
     let mut ring = daemon.keys().ring();
+    // The keys may have been read already: what is known by now counts like what comes.
+    ring.mark_changed();
     loop {
         tokio::select! {
             within = &mut stop => return Ok(within),
