@@ -3,7 +3,8 @@
 //! A test that is a function of a [`Mode`] stands behind `in_both_modes!`, which makes two tests of it. A plain test about
 //! single mode says why it is about that alone.
 
-use testing::process::{Launch, Server};
+use testing::proc;
+use testing::process::{Launch, Server, wait_until};
 
 /// How many processes a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,19 @@ impl Mode {
     #[track_caller]
     pub(crate) fn server(self) -> Server {
         self.tubes().start()
+    }
+
+    /// Waits until every link has reached both its ends, for who counts descriptors: the server serves as soon as one
+    /// frontend has its links, while others, and the owners at their ends, may still have theirs before them. To be called
+    /// before any client is there.
+    #[track_caller]
+    pub(crate) fn wait_until_linked(self, server: &Server) {
+        /// Each owner has a control channel and two links, each frontend a listener besides.
+        const SOCKETS: usize = 2 * 3 + 2 * 4;
+        let sockets = || server.processes()[1..].iter().map(|pid| proc::socket_inodes(*pid).len()).sum::<usize>();
+        if self == Mode::Multi {
+            wait_until("all links stand", || sockets() == SOCKETS);
+        }
     }
 }
 

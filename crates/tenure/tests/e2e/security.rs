@@ -206,6 +206,7 @@ fn without_free_descriptors_it_neither_spins_nor_stops_serving_nor_fails_to_log(
 in_both_modes!(thousands_of_connections_come_and_go_without_a_trace);
 fn thousands_of_connections_come_and_go_without_a_trace(mode: Mode) {
     let server = mode.server();
+    mode.wait_until_linked(&server);
     assert_serves(&server);
     let descriptors = || server.descriptors().iter().sum::<usize>();
     let before = descriptors();
